@@ -1,0 +1,1 @@
+"""What executes a step plan: one small protocol, several implementations."""

@@ -1,0 +1,38 @@
+"""The backend protocol: five methods, the whole seam between control plane and numerics."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from minillm.core.plan import StepPlan, StepResult
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """What a loaded backend can hold."""
+
+    num_blocks: int  # KV blocks, the null block 0 included
+    block_size: int  # tokens in a block
+    kv_bytes_per_token: int  # all layers, K and V
+    weight_bytes: int
+    max_model_len: int  # tokens of one sequence, the model's own limit
+    vocab_size: int
+
+
+class Backend(Protocol):
+    """Executes step plans. A backend owns weights and KV memory and knows nothing about requests."""
+
+    def load(self, *, block_size: int, num_blocks: int | None) -> None:
+        """Allocate KV memory; ``None`` picks the number of blocks from the memory at hand."""
+
+    def capacity(self) -> Capacity:
+        """Sizes after ``load``."""
+
+    def run(self, plan: StepPlan) -> StepResult:
+        """Write the K/V of the plan's tokens, attend, and sample the rows that ask for it."""
+
+    def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy whole KV blocks, (source, destination), before the next ``run``."""
+
+    def close(self) -> None:
+        """Release memory; calling it twice is fine."""

@@ -1,0 +1,1 @@
+"""Models and accelerators as data, with unit, source and date."""

@@ -1,0 +1,1 @@
+"""The control plane: requests, blocks, scheduling. Standard library only, knows nothing about tensors."""

@@ -1,0 +1,1 @@
+"""Formulas for bytes, FLOPs and ceilings, as plain arithmetic on their arguments."""

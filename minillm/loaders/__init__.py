@@ -1,0 +1,1 @@
+"""Readers of weight files: GGUF and safetensors, memory-mapped and strict."""

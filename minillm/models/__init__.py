@@ -1,0 +1,1 @@
+"""Architectures as data, the decoder written once against the operators, tokenizers, chat templates."""

@@ -1,0 +1,1 @@
+"""Figures of the handbook: one module and one contract each, every level derived from it."""
