@@ -29,7 +29,7 @@ class StepPlan:
     block_tables: list[Sequence[int]] = field(default_factory=list)  # [R], covers context_lengths
     sample_rows: list[int] = field(default_factory=list)  # indices r whose last token's logits are sampled
     sampling: list[SamplingParams] = field(default_factory=list)  # [len(sample_rows)]
-    uniforms: list[float] = field(default_factory=list)  # [len(sample_rows)], in [0, 1), from (seed, output index)
+    uniforms: list[float] = field(default_factory=list)  # [len(sample_rows)], f(seed, output index) in [0, 1)
 
 
 @dataclass(slots=True)

@@ -1,0 +1,156 @@
+"""The reference sampler against brute force, and the pitfalls of samplers (rows 56, 59, 60, 65, 66)."""
+
+import math
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minillm.core.sampling import SamplingParams, distribution, sample, uniform
+
+LOGITS = st.lists(
+    st.floats(-8, 8, allow_nan=False) | st.sampled_from([0.0, 1.0, -math.inf]), min_size=1, max_size=8
+)
+PARAMS = st.builds(
+    SamplingParams,
+    temperature=st.sampled_from([0.0, 1e-300, 0.3, 1.0, 2.5]),
+    top_k=st.integers(0, 9),
+    top_p=st.sampled_from([1e-9, 0.3, 0.9, 1.0]),
+    min_p=st.sampled_from([0.0, 0.05, 0.5, 1.0]),
+)
+
+
+def usable(logits: list[float]) -> bool:
+    return max(logits) > -math.inf
+
+
+def brute_force(logits: list[float], p: SamplingParams) -> dict[int, float]:
+    """The documented order, each step on the whole vocabulary and written another way."""
+    n = len(logits)
+    if p.temperature == 0:
+        return {min(range(n), key=lambda i: (-logits[i], i)): 1.0}
+    scaled = [(x - max(logits)) / p.temperature for x in logits]
+    probs = [math.exp(x) for x in scaled]
+    rank = {i: sum((probs[j], -j) > (probs[i], -i) for j in range(n)) for i in range(n)}
+    if p.top_k:
+        probs = [x if rank[i] < p.top_k else 0.0 for i, x in enumerate(probs)]
+    probs = [x / math.fsum(probs) for x in probs]
+    if p.top_p < 1:
+        before = [math.fsum(probs[j] for j in range(n) if rank[j] < rank[i]) for i in range(n)]
+        kept = [x if before[i] < p.top_p else 0.0 for i, x in enumerate(probs)]
+    else:
+        kept = probs
+    kept = [x if x >= p.min_p * max(probs) else 0.0 for x in kept]
+    return {i: x / math.fsum(kept) for i, x in enumerate(kept) if x > 0}
+
+
+@given(LOGITS.filter(usable), PARAMS)
+def test_distribution_equals_brute_force(logits, params):
+    got = distribution(logits, params)
+    assert dict(got) == pytest.approx(brute_force(logits, params), rel=1e-9)
+    assert got == sorted(got, key=lambda e: (-e[1], e[0]))
+    assert math.fsum(p for _, p in got) == pytest.approx(1)
+
+
+def test_row_56_nucleus_keeps_the_first_token_even_above_top_p():
+    assert distribution([5.0, 0.0, 0.0], SamplingParams(top_p=0.1)) == [(0, 1.0)]
+
+
+def test_row_56_nucleus_sums_probabilities_not_logarithms():
+    logits = [math.log(p) for p in (0.5, 0.25, 0.125, 0.125)]
+    assert [i for i, _ in distribution(logits, SamplingParams(top_p=0.6))] == [0, 1]
+
+
+def test_row_59_top_p_acts_on_what_top_k_left_renormalized():
+    logits = [math.log(p) for p in (0.4, 0.3, 0.2, 0.1)]
+    # After top_k=2 the head has 4/7 = 0.571: enough for 0.55, which it is not of the whole vocabulary.
+    assert [i for i, _ in distribution(logits, SamplingParams(top_k=2, top_p=0.55))] == [0]
+
+
+def test_row_59_min_p_acts_on_tempered_probabilities():
+    logits = [math.log(0.8), math.log(0.2)]
+    assert len(distribution(logits, SamplingParams(min_p=0.3))) == 1
+    assert len(distribution(logits, SamplingParams(min_p=0.3, temperature=2.0))) == 2
+
+
+@pytest.mark.parametrize("u", [0.0, 0.5, 1 - 2**-53])
+def test_row_60_temperature_zero_and_nearly_zero_are_argmax_with_the_lowest_id(u):
+    assert sample([1.0, 3.0, 3.0], SamplingParams(temperature=0), u) == 1
+    assert sample([1.0, 3.0, 2.0], SamplingParams(temperature=5e-324), u) == 1
+
+
+def test_row_65_different_requests_draw_differently():
+    assert len({sample([0.0] * 8, SamplingParams(), uniform(seed, 0)) for seed in range(16)}) > 1
+
+
+def test_row_66_draws_of_one_seed_differ_and_depend_on_nothing_else():
+    draws = [uniform(7, i) for i in range(1000)]
+    assert len(set(draws)) == 1000
+    assert draws == [uniform(7, i) for i in range(1000)]
+
+
+def test_uniform_is_uniform_over_indices_and_over_seeds():
+    for draws in ([uniform(3, i) for i in range(20_000)], [uniform(i, 3) for i in range(20_000)]):
+        counts = Counter(int(u * 16) for u in draws)
+        # Chi-square with 15 degrees of freedom: 44.3 is passed once in 10,000 draws; these are fixed.
+        assert sum((counts[b] - 1250) ** 2 / 1250 for b in range(16)) < 44.3
+        assert all(0 <= u < 1 for u in draws)
+
+
+def test_neighbouring_seeds_do_not_share_a_shifted_stream():
+    streams = [[uniform(seed, i) for i in range(64)] for seed in range(32)]
+    assert len({u for stream in streams for u in stream}) == 32 * 64
+
+
+@given(LOGITS.filter(usable), PARAMS, st.floats(0, 1, exclude_max=True))
+def test_sample_inverts_the_running_sum(logits, params, u):
+    entries = distribution(logits, params)
+    chosen = sample(logits, params, u)
+    before = sum(p for i, p in entries[: [i for i, _ in entries].index(chosen)])
+    assert before <= u + 1e-12
+    assert u < before + dict(entries)[chosen] + 1e-12
+
+
+@pytest.mark.parametrize("logits", [[math.nan, 0.0], [0.0, math.nan], [math.inf, 0.0], [-math.inf], []])
+def test_broken_logits_are_an_error(logits):
+    with pytest.raises(ValueError, match="NaN"):
+        distribution(logits, SamplingParams())
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"temperature": -0.1}, ["temperature", "-0.1", "at least 0", "greedy"]),
+        ({"temperature": math.nan}, ["temperature", "nan", "finite"]),
+        ({"temperature": math.inf}, ["temperature", "inf"]),
+        ({"temperature": True}, ["temperature", "True"]),
+        ({"temperature": "1"}, ["temperature", "'1'"]),
+        ({"top_p": 0.0}, ["top_p", "above 0"]),
+        ({"top_p": 1.01}, ["top_p", "1.01", "0 to 1"]),
+        ({"min_p": -1.0}, ["min_p", "-1"]),
+        ({"top_k": -1}, ["top_k", "-1", "at least 0"]),
+        ({"top_k": 2.5}, ["top_k", "2.5"]),
+        ({"max_tokens": 0}, ["max_tokens", "0", "at least 1"]),
+        ({"max_tokens": False}, ["max_tokens", "False"]),
+        ({"min_tokens": 17}, ["min_tokens", "17", "16"]),
+        ({"seed": -1}, ["seed", "-1"]),
+        ({"seed": 2**64}, ["seed", "2**64"]),
+        ({"stop": "x"}, ["stop", "tuple"]),
+        ({"stop": ("",)}, ["stop", "at least one character"]),
+        ({"stop": (3,)}, ["stop", "3"]),
+        ({"stop_token_ids": (-1,)}, ["stop_token_ids", "-1"]),
+        ({"stop_token_ids": "12"}, ["stop_token_ids", "tuple"]),
+        ({"ignore_eos": 1}, ["ignore_eos", "1"]),
+    ],
+)
+def test_invalid_parameters_name_value_limit_and_way_out(fields, words):
+    with pytest.raises(ValueError, match=words[0]) as caught:
+        SamplingParams(**fields)
+    assert all(word in str(caught.value) for word in words)
+
+
+def test_lists_of_stops_become_tuples():
+    assert hash(SamplingParams(stop=["a"], stop_token_ids=[1])) == hash(
+        SamplingParams(stop=("a",), stop_token_ids=(1,))
+    )
