@@ -1,0 +1,41 @@
+# The two commands of the README are `make serve` and `make test`; everything they need, they bring.
+PYTHON ?= python3
+PORT ?= 8000
+BIN := .venv/bin
+
+.PHONY: help env serve test test-all lint build check benchmarks clean
+
+help:
+	@echo "make serve     build the site and serve it with live notebooks on http://127.0.0.1:$(PORT)"
+	@echo "make test      all tests, lint and types (under 25 minutes on 2 cores)"
+	@echo "make test-all  the slow ones too"
+
+env:
+	@$(PYTHON) tools/bootstrap.py
+
+serve: env
+	@$(BIN)/handbook serve --port $(PORT)
+
+test:
+	@$(PYTHON) tools/bootstrap.py --browser
+	@$(MAKE) --no-print-directory lint
+	@$(BIN)/python -m pytest -m "not slow"
+
+test-all:
+	@$(PYTHON) tools/bootstrap.py --browser
+	@$(MAKE) --no-print-directory lint
+	@$(BIN)/python -m pytest
+
+lint: env
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+build: env
+	@$(BIN)/handbook build --out site
+
+check: env
+	@$(BIN)/handbook check
+
+clean:
+	rm -rf .build .cache site dist

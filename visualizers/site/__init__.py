@@ -1,0 +1,1 @@
+"""The command ``handbook``: chapters in, a site for people and Markdown for agents out."""
