@@ -20,7 +20,9 @@ Instant = Literal["grid", "formula", "live"]
 Badge = Literal["computed", "run", "simulated"]
 
 # Keys of the JSON output that a value may not shadow.
-RESERVED = frozenset({"name", "title", "badge", "inputs", "rows", "table", "sentence", "values", "provenance"})
+RESERVED = frozenset(
+    {"name", "title", "badge", "inputs", "rows", "table", "sentence", "values", "provenance"}
+)
 
 
 class InputError(ValueError):
@@ -52,7 +54,9 @@ class Number:
         try:
             value = float(str(raw))
         except ValueError:
-            raise InputError(f"--{self.name} {raw!r} is not a number: give one from {self.range_text()}") from None
+            raise InputError(
+                f"--{self.name} {raw!r} is not a number: give one from {self.range_text()}"
+            ) from None
         if not self.low <= value <= self.high:
             raise InputError(f"--{self.name} {raw} is outside {self.range_text()}")
         if self.integer and value != int(value):
@@ -119,7 +123,9 @@ class Text:
         if not text.strip():
             raise InputError(f"--{self.name} is empty: type some text, for example {self.default!r}")
         if len(text) > self.max_length:
-            raise InputError(f"--{self.name} has {len(text):,} characters, the limit is {self.max_length:,}: shorten it")
+            raise InputError(
+                f"--{self.name} has {len(text):,} characters, the limit is {self.max_length:,}: shorten it"
+            )
         return text
 
     def range_text(self) -> str:
@@ -183,7 +189,9 @@ class Visualizer:
     figure: Callable[[Data], Any]  # -> altair chart whose data are named as in Data.rows
     table: Callable[[Data], Table]
     sentence: Callable[[Data], str]
-    provenance: Callable[[], str] | None = None  # for a run: model, machine, date; for a simulation: what is modelled
+    provenance: Callable[[], str] | None = (
+        None  # for a run: model, machine, date; for a simulation: what is modelled
+    )
     live: bool = False  # its notebook runs the engine step by step and redraws while it does
     source: tuple[str, ...] = field(default=())  # modules whose code computes it, besides its own
 
@@ -208,4 +216,6 @@ class Visualizer:
         unknown = sorted(set(raw) - set(by_name))
         if unknown:
             raise InputError(f"{self.name} has no input {unknown[0]!r}: it takes {', '.join(by_name)}")
-        return {name: by_name[name].parse(raw[name]) if name in raw else i.default for name, i in by_name.items()}
+        return {
+            name: by_name[name].parse(raw[name]) if name in raw else i.default for name, i in by_name.items()
+        }

@@ -1,0 +1,41 @@
+"""Arithmetic for ``compute``: one set of functions for numbers and for the browser's expressions."""
+
+from minillm.costs.arithmetic import (
+    absolute,
+    both,
+    ceil,
+    ceildiv,
+    clip,
+    either,
+    exp,
+    floor,
+    floordiv,
+    is_expression,
+    log,
+    log2,
+    log10,
+    maximum,
+    minimum,
+    sqrt,
+    where,
+)
+
+__all__ = [
+    "absolute",
+    "both",
+    "ceil",
+    "ceildiv",
+    "clip",
+    "either",
+    "exp",
+    "floor",
+    "floordiv",
+    "is_expression",
+    "log",
+    "log2",
+    "log10",
+    "maximum",
+    "minimum",
+    "sqrt",
+    "where",
+]
