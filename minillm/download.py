@@ -91,9 +91,7 @@ def _stream(
             if progress is not None:
                 progress(done, total)
     except (http.client.HTTPException, TimeoutError, ConnectionError) as error:
-        raise DownloadError(
-            f"{url} broke off after {done:,} of {total or '?'} bytes ({error}): try again"
-        ) from error
+        raise DownloadError(f"{url} broke off after {done:,} of {total or '?'} bytes ({error}): try again") from error
     if total is not None and done != total:
         raise DownloadError(f"{url} broke off after {done:,} of {total:,} bytes: try again")
     return digest.hexdigest()

@@ -18,9 +18,7 @@ from minillm.config import Locations
 from minillm.download import DownloadError, Progress, explain_os_error, fetch, open_url
 
 BUNDLED = Path(__file__).parent / "assets" / "models"
-HUB_FILES = re.compile(
-    r"(config|tokenizer|tokenizer_config|generation_config)\.json|.*\.safetensors(\.index\.json)?"
-)
+HUB_FILES = re.compile(r"(config|tokenizer|tokenizer_config|generation_config)\.json|.*\.safetensors(\.index\.json)?")
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 COMPLETE = "complete.json"  # written last: a folder without it was not fetched to its end
 
@@ -64,16 +62,12 @@ class ModelEntry:
 
 
 def bundled_names() -> list[str]:
-    return (
-        sorted(p.name for p in BUNDLED.iterdir() if (p / "config.json").exists()) if BUNDLED.exists() else []
-    )
+    return sorted(p.name for p in BUNDLED.iterdir() if (p / "config.json").exists()) if BUNDLED.exists() else []
 
 
 def catalogue(where: Locations) -> list[ModelEntry]:
     """All models that can be named, without asking the network."""
-    entries = [
-        ModelEntry(name, "bundled", BUNDLED / name, "ships with the package") for name in bundled_names()
-    ]
+    entries = [ModelEntry(name, "bundled", BUNDLED / name, "ships with the package") for name in bundled_names()]
     fetched = {_name(folder.parent): folder.parent for folder in sorted(where.cache.rglob(COMPLETE))}
     for name, wheel in WHEELS.items():
         path = fetched.pop(name, None)
@@ -177,9 +171,7 @@ def _pull_hub(name: str, made: Path, where: Locations, progress: Progress | None
         info: dict[str, Any] = json.load(response)
     wanted = [f for f in info["siblings"] if HUB_FILES.fullmatch(f["rfilename"])]
     if not any(f["rfilename"].endswith(".safetensors") for f in wanted):
-        raise DownloadError(
-            f"{name} has no safetensors file on {where.hub}: only safetensors models can be fetched"
-        )
+        raise DownloadError(f"{name} has no safetensors file on {where.hub}: only safetensors models can be fetched")
     revision = info["sha"]
     total = sum(f.get("size") or 0 for f in wanted) or None
     done = 0

