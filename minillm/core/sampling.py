@@ -89,9 +89,7 @@ def distribution(logits: Sequence[float], params: SamplingParams) -> list[tuple[
     """
     top = max(logits, default=-math.inf)
     if not math.isfinite(top) or any(math.isnan(x) for x in logits):
-        raise ValueError(
-            "logits hold NaN or +inf, or ban every token: the model or the mask before it is broken"
-        )
+        raise ValueError("logits hold NaN or +inf, or ban every token: the model or the mask before it is broken")
     if params.temperature == 0:
         return [(next(i for i, x in enumerate(logits) if x == top), 1.0)]  # the lowest id on a tie
     # Shifted by the maximum before the division, so that a tiny temperature cannot overflow.

@@ -1,0 +1,168 @@
+"""A model whose next token is a hash of the whole prefix, read through the slots: every wrong read shows.
+
+Each slot remembers exactly which prefix its "K/V" was computed from. A read that finds an unwritten,
+poisoned or foreign prefix raises ``WrongReadError`` or, where the backend cannot know better, continues
+from the prefix it found, which changes the output. No numerics, so equal ids are demanded exactly.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from minillm.backends.base import Capacity
+from minillm.core.plan import StepPlan, StepResult
+from minillm.core.sampling import SamplingParams, sample
+
+_MASK64 = (1 << 64) - 1
+_EMPTY = 0  # the node of the empty prefix
+
+
+class WrongReadError(RuntimeError):
+    """A slot that should hold the K/V of a prefix does not."""
+
+
+class _Prefix(NamedTuple):
+    """A node of the tree of prefixes: its parent's id, its length, and a hash of all its tokens."""
+
+    parent: int
+    length: int
+    digest: int
+
+
+class HashModel:
+    """Implements ``Backend``. Sizes are those of a pretended model; ``default_blocks`` is what ``None`` loads."""
+
+    def __init__(
+        self,
+        *,
+        vocab_size: int = 64,
+        max_model_len: int = 4096,
+        kv_bytes_per_token: int = 1024,
+        weight_bytes: int = 1_000_000,
+        default_blocks: int = 1024,
+    ) -> None:
+        self._vocab_size = vocab_size
+        self._max_model_len = max_model_len
+        self._kv_bytes_per_token = kv_bytes_per_token
+        self._weight_bytes = weight_bytes
+        self._default_blocks = default_blocks
+        self._block_size = 0
+        self._num_blocks = 0
+        # Prefixes are interned exactly, not by their hash: two slots hold the same node if and only if
+        # they were computed from the same tokens.
+        self._prefixes = [_Prefix(-1, 0, 0)]
+        self._ids: dict[tuple[int, int], int] = {}
+        self._slots: list[int | None] = []  # the node whose last token's K/V the slot holds; None is poison
+
+    def load(self, *, block_size: int, num_blocks: int | None) -> None:
+        self._block_size = block_size
+        self._num_blocks = self._default_blocks if num_blocks is None else num_blocks
+        self._slots = [None] * (self._num_blocks * block_size)
+
+    def capacity(self) -> Capacity:
+        return Capacity(
+            num_blocks=self._num_blocks,
+            block_size=self._block_size,
+            kv_bytes_per_token=self._kv_bytes_per_token,
+            weight_bytes=self._weight_bytes,
+            max_model_len=self._max_model_len,
+            vocab_size=self._vocab_size,
+        )
+
+    def run(self, plan: StepPlan) -> StepResult:
+        started = time.perf_counter()
+        rows = len(plan.request_ids)
+        bounds = [(plan.query_starts[r], plan.query_starts[r + 1]) for r in range(rows)]
+        # As in attention, every row's K/V is written before any row is read.
+        ends = [self._write(plan, r, *bounds[r]) for r in range(rows)]
+        for r in range(rows):
+            self._read_back(plan, r, ends[r])
+        token_ids = [
+            sample(self._logits(self._prefixes[ends[r]].digest), params, uniform)
+            for r, params, uniform in zip(plan.sample_rows, plan.sampling, plan.uniforms, strict=True)
+        ]
+        return StepResult(token_ids, time.perf_counter() - started)
+
+    def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
+        size = self._block_size
+        for source, target in pairs:
+            self._slots[target * size : (target + 1) * size] = self._slots[source * size : (source + 1) * size]
+
+    def close(self) -> None:
+        self._slots = []
+
+    def poison(self, blocks: Sequence[int]) -> None:
+        """Make every later read of these blocks' slots raise, until they are written again."""
+        for block in blocks:
+            start = block * self._block_size
+            self._slots[start : start + self._block_size] = [None] * self._block_size
+
+    def next_id(self, prefix_ids: Sequence[int], params: SamplingParams, uniform: float) -> int:
+        """The right next token after a prefix, without slots: what every run is compared with."""
+        digest = 0
+        for token_id in prefix_ids:
+            digest = _extend(digest, token_id)
+        return sample(self._logits(digest), params, uniform)
+
+    def _write(self, plan: StepPlan, row: int, start: int, end: int) -> int:
+        """Write the row's tokens after the prefix found in its last cached slot; returns the last node."""
+        node = _EMPTY
+        if plan.positions[start] > 0:
+            node = self._slot(plan, row, plan.positions[start] - 1)
+        for i in range(start, end):
+            node = self._intern(node, plan.token_ids[i])
+            self._slots[plan.slots[i]] = node
+        return node
+
+    def _read_back(self, plan: StepPlan, row: int, node: int) -> None:
+        """Attention's read: the slots of all positions must hold the chain of prefixes that ends in ``node``."""
+        for position in range(plan.context_lengths[row] - 1, -1, -1):
+            found = self._slot(plan, row, position)
+            prefix = self._prefixes[node]
+            if found != node or prefix.length != position + 1:
+                raise WrongReadError(
+                    f"step {plan.step}: {plan.request_ids[row]} reads position {position} and finds a prefix of "
+                    f"{self._prefixes[found].length} tokens that is not its own"
+                )
+            node = prefix.parent
+
+    def _slot(self, plan: StepPlan, row: int, position: int) -> int:
+        table, size = plan.block_tables[row], self._block_size
+        if position // size >= len(table):
+            raise WrongReadError(
+                f"step {plan.step}: {plan.request_ids[row]} reads position {position}, its table has "
+                f"{len(table)} blocks of {size}"
+            )
+        slot = table[position // size] * size + position % size
+        node = self._slots[slot]
+        if node is None:
+            raise WrongReadError(
+                f"step {plan.step}: {plan.request_ids[row]} reads position {position} from slot {slot}, which was "
+                f"never written or has been freed"
+            )
+        return node
+
+    def _intern(self, parent: int, token_id: int) -> int:
+        node = self._ids.get((parent, token_id))
+        if node is None:
+            node = len(self._prefixes)
+            before = self._prefixes[parent]
+            self._prefixes.append(_Prefix(parent, before.length + 1, _extend(before.digest, token_id)))
+            self._ids[parent, token_id] = node
+        return node
+
+    def _logits(self, digest: int) -> list[float]:
+        """Noise in [0, 4) for each token, and 8 more for one of them: greedy and sampled runs both vary."""
+        logits = [(_extend(digest, -1 - i) >> 11) * 2.0**-51 for i in range(self._vocab_size)]
+        logits[digest % self._vocab_size] += 8.0
+        return logits
+
+
+def _extend(digest: int, token_id: int) -> int:
+    """One more token under a 64-bit hash (the finalizer of splitmix64)."""
+    x = (digest * 0x9E3779B97F4A7C15 + token_id + 1) & _MASK64
+    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _MASK64
+    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _MASK64
+    return x ^ (x >> 31)

@@ -1,0 +1,57 @@
+"""What a request must be like to be taken: every refusal names the numbers and the way out."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+
+from minillm.core.config import EngineConfig
+from minillm.core.request import RequestError
+
+
+def longest_request(config: EngineConfig, model_limit: int) -> int:
+    """Tokens that prompt and output may have together; ``ValueError`` if the configuration cannot serve them."""
+    length = model_limit if config.max_model_len is None else config.max_model_len
+    if length > model_limit:
+        raise ValueError(f"max_model_len is {length:,}, the model takes {model_limit:,}: lower it")
+    if not config.chunked_prefill and config.max_batch_tokens < length:
+        raise ValueError(
+            f"without chunked_prefill a prompt runs in one step, but max_batch_tokens {config.max_batch_tokens:,} "
+            f"is under max_model_len {length:,}: raise the first, lower the second, or chunk"
+        )
+    return length
+
+
+def check_prompt(prompt_ids: Sequence[int], vocab_size: int, max_model_len: int) -> list[int]:
+    """The prompt as a list of ints. ``RequestError`` if it is empty, too long or has ids outside the vocabulary."""
+    try:
+        prompt = [operator.index(token_id) for token_id in prompt_ids]
+    except TypeError as error:
+        raise RequestError(f"the prompt is no sequence of token ids: {error}") from None
+    if not prompt:
+        raise RequestError("the prompt is empty: give at least one token, for example the beginning of text")
+    if min(prompt) < 0 or max(prompt) >= vocab_size:
+        bad = next(token_id for token_id in prompt if not 0 <= token_id < vocab_size)
+        raise RequestError(
+            f"prompt token {bad} at position {prompt.index(bad)} is outside the vocabulary of {vocab_size:,} ids: "
+            f"use the model's own tokenizer"
+        )
+    if len(prompt) >= max_model_len:
+        raise RequestError(
+            f"prompt has {len(prompt):,} tokens, the engine takes {max_model_len:,} with at least one output "
+            f"token: shorten it by {len(prompt) - max_model_len + 1:,} or raise max_model_len"
+        )
+    return prompt
+
+
+def check_room(num_prompt: int, max_total_tokens: int, num_blocks: int, block_size: int) -> None:
+    """``RequestError`` unless the request, alone in the pool, comes to its end. Its last token is never written."""
+    needed = -(-(max_total_tokens - 1) // block_size)
+    total = num_blocks - 1
+    if needed > total:
+        most = total * block_size + 1 - num_prompt
+        way_out = f"lower max_tokens to {most:,}" if most > 0 else "shorten the prompt"
+        raise RequestError(
+            f"prompt of {num_prompt:,} tokens and up to {max_total_tokens - num_prompt:,} output tokens need "
+            f"{needed:,} KV blocks of {block_size}, the pool has {total:,}: {way_out} or raise num_blocks"
+        )

@@ -1,0 +1,312 @@
+"""The engine loop: plan a step, let the backend run it, commit its tokens, tell the outside.
+
+It owns requests from submission to their one terminal event. ``plan_step`` and ``commit_step`` are the
+two halves of ``step``; nothing but the plan and its result lies between them.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence, Set
+from dataclasses import dataclass
+from typing import Literal
+
+from minillm.backends.base import Backend
+from minillm.core.admission import check_prompt, check_room, longest_request
+from minillm.core.clock import VirtualClock
+from minillm.core.config import EngineConfig
+from minillm.core.detokenizer import Detokenizer, TokenBytes
+from minillm.core.kv_manager import KVManager
+from minillm.core.metrics import RunMetrics, StepSample, run_metrics
+from minillm.core.plan import StepResult
+from minillm.core.policy import make_policy
+from minillm.core.prefix import Hash, digest128
+from minillm.core.request import Event, FinishReason, Request, RequestError, Status
+from minillm.core.sampling import SamplingParams, uniform
+from minillm.core.scheduler import Scheduler, Step
+from minillm.core.stops import commit_tokens
+from minillm.core.trace import Trace
+
+__all__ = ["Engine", "EngineError", "Event", "KVUsage", "Request", "RequestError"]
+
+
+class EngineError(RuntimeError):
+    """The engine or its backend broke a rule: a fault of the code, not of a request."""
+
+
+@dataclass(frozen=True, slots=True)
+class KVUsage:
+    """KV memory now; the null block is not counted."""
+
+    used_blocks: int  # held by running requests
+    cached_blocks: int  # free, with content that a later request may hit
+    total_blocks: int
+    used_bytes: int
+    total_bytes: int
+
+
+class Engine:
+    """One model on one backend, serving requests one step at a time. Not thread-safe."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        config: EngineConfig | None = None,
+        *,
+        eos_ids: Set[int] = frozenset(),
+        tokenizer: TokenBytes | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+        hash_function: Hash = digest128,
+    ) -> None:
+        """Load ``backend`` with the configured blocks. ``hash_function`` is the prefix index's."""
+        self.config = config = config if config is not None else EngineConfig()
+        self.backend = backend
+        backend.load(block_size=config.block_size, num_blocks=config.num_blocks)
+        self.capacity = capacity = backend.capacity()
+        self.max_model_len = longest_request(config, capacity.max_model_len)
+        self.clock = clock
+        self.trace = Trace(config.record_trace)
+        self.kv = KVManager(
+            capacity.num_blocks,
+            config.block_size,
+            prefix_caching=config.prefix_caching,
+            trace=self.trace,
+            hash_function=hash_function,
+        )
+        self.scheduler = Scheduler(config, self.kv, make_policy(config), self.trace)
+        self.requests: dict[str, Request] = {}
+        self.num_steps = 0
+        self._eos_ids = eos_ids
+        self._tokenizer = tokenizer
+        self._detokenizers: dict[str, Detokenizer] = {}
+        self._pending: list[tuple[float, int, Request]] = []  # heap of arrivals that were not looked at yet
+        self._num_unfinished = 0
+        self._outbox: list[Event] = []  # events made outside a commit, delivered by the next step
+        self._samples: list[StepSample] = []
+
+    def add_request(
+        self,
+        prompt_ids: Sequence[int],
+        params: SamplingParams,
+        *,
+        request_id: str | None = None,
+        arrival_s: float | None = None,
+        salt: str | None = None,
+    ) -> Request:
+        """Submit a prompt; ``RequestError`` if it can never be served.
+
+        ``arrival_s`` on the engine's clock may lie in the future: the request is out of sight until then.
+        Requests of different ``salt`` share no cached block.
+        """
+        index = len(self.requests)
+        request_id = f"r{index}" if request_id is None else request_id
+        if request_id in self.requests:
+            raise RequestError(f"request id {request_id!r} is taken: choose another, or leave it out")
+        prompt = check_prompt(prompt_ids, self.capacity.vocab_size, self.max_model_len)
+        max_total = min(len(prompt) + params.max_tokens, self.max_model_len)
+        check_room(len(prompt), max_total, self.capacity.num_blocks, self.config.block_size)
+        if params.stop and self._tokenizer is None:
+            raise RequestError(f"stop strings {params.stop!r} need text: give the engine a tokenizer")
+        if arrival_s is not None and not math.isfinite(arrival_s):
+            raise RequestError(f"arrival_s is {arrival_s}: give finite seconds of the engine's clock")
+        request = Request(
+            request_id=request_id,
+            prompt_ids=prompt,
+            params=params,
+            arrival_s=self.clock() if arrival_s is None else arrival_s,
+            index=index,
+            # A seed of its own, so that equal prompts without a seed draw differently.
+            seed=params.seed if params.seed is not None else int(uniform(self.config.seed, index) * 2**53),
+            max_total_tokens=max_total,
+            salt=salt,
+        )
+        if self._tokenizer is not None:
+            self._detokenizers[request_id] = Detokenizer(self._tokenizer, params.stop)
+        self.requests[request_id] = request
+        self._num_unfinished += 1
+        heapq.heappush(self._pending, (request.arrival_s, index, request))
+        return request
+
+    def has_work(self) -> bool:
+        """Whether a request has not ended, or an event is still to be delivered."""
+        return self._num_unfinished > 0 or bool(self._outbox)
+
+    def abort(self, request_id: str) -> bool:
+        """End a request; its terminal event comes with the next step. False if it is unknown or has ended."""
+        request = self.requests.get(request_id)
+        if request is None or request.is_finished or request.abort_requested:
+            return False
+        if request.num_in_flight:
+            # The backend may be writing to its blocks: they are released when the step lands.
+            request.abort_requested = True
+        else:
+            self._outbox.append(self._end(request, "abort", self.clock()))
+        return True
+
+    def step(self) -> list[Event]:
+        """Run one step and return its events: none if nothing can run now.
+
+        With a ``VirtualClock``, a step that finds nothing to do jumps to the next time when there is.
+        """
+        step = self.plan_step()
+        while step is None and isinstance(self.clock, VirtualClock):
+            wake_s = self.next_wake_s()
+            if wake_s is None or wake_s <= self.clock():
+                break
+            self.clock.advance_to(wake_s)
+            step = self.plan_step()
+        if step is None:
+            events, self._outbox = self._outbox, []
+            return events
+        try:
+            result = self.backend.run(step.plan)
+            self._check_result(step, result)
+        except Exception as error:
+            self._fail(step, f"{type(error).__name__}: {error}")
+            raise
+        return self.commit_step(step, result)
+
+    def run(self) -> Iterator[Event]:
+        """Step until every request has ended; sleeps while none has arrived."""
+        idle_steps = 0
+        while self.has_work():
+            steps_before = self.num_steps
+            events = self.step()
+            yield from events
+            if self.num_steps > steps_before or events:
+                idle_steps = 0
+                continue
+            wake_s = self.next_wake_s()
+            if wake_s is not None and not isinstance(self.clock, VirtualClock):
+                time.sleep(max(0.0, wake_s - self.clock()))
+                continue
+            idle_steps += 1
+            if idle_steps > 2:  # one is legal: a step in which everyone was preempted
+                raise EngineError(
+                    f"{self._num_unfinished} requests cannot go on: {self.kv.pool.num_free} blocks are free, "
+                    f"{len(self.scheduler.running)} requests run, {self.scheduler.num_waiting} wait"
+                )
+
+    def plan_step(self) -> Step | None:
+        """Look at arrivals and plan the next step; the backend may write to its slots from now on."""
+        now_s = self.clock()
+        self.trace.mark(self.num_steps, now_s)
+        while self._pending and self._pending[0][0] <= now_s:
+            request = heapq.heappop(self._pending)[2]
+            if not request.is_finished:
+                self.trace.emit("arrive", request.request_id, tokens=request.num_prompt)
+                self.scheduler.add(request)
+        return self.scheduler.schedule(self.num_steps, now_s, self._next_arrival_s() is not None)
+
+    def commit_step(self, step: Step, result: StepResult) -> list[Event]:
+        """Take over what the backend computed: tokens, ends, blocks to index, metrics."""
+        now_s = self.clock()
+        self.trace.mark(self.num_steps, now_s)
+        events, self._outbox = self._outbox, []
+        sampled = dict(zip(step.plan.sample_rows, result.token_ids, strict=True))
+        for row, part in enumerate(step.scheduled):
+            request = part.request
+            request.num_in_flight -= 1
+            if request.is_finished or request.epoch != part.epoch:
+                continue  # ended or preempted since: its blocks are gone, the result is stale
+            if request.abort_requested:
+                events.append(self._end(request, "abort", now_s))
+                continue
+            request.num_computed = part.start + part.num_tokens
+            self.kv.commit(request)
+            if row in sampled:
+                self._commit_token(request, sampled[row], now_s, events)
+        self.num_steps += 1
+        self._samples.append(
+            StepSample(now_s, result.elapsed_s, len(step.scheduled), len(step.plan.token_ids), self.kv.pool.num_used)
+        )
+        if self.config.debug_checks:
+            self.check()
+        return events
+
+    def next_wake_s(self) -> float | None:
+        """When something may become runnable although no one calls: an arrival, or a policy's deadline."""
+        arrival_s = self._next_arrival_s()
+        policy_s = self.scheduler.wake_s(self.clock(), arrival_s is not None)
+        return min((t for t in (arrival_s, policy_s) if t is not None), default=None)
+
+    def metrics(self) -> RunMetrics:
+        return run_metrics(self.requests.values(), self._samples, self.scheduler.num_preemptions)
+
+    def kv_usage(self) -> KVUsage:
+        pool = self.kv.pool
+        block_bytes = self.config.block_size * self.capacity.kv_bytes_per_token
+        total = pool.num_blocks - 1
+        cached = sum(pool.ref_counts[block] == 0 for block in self.kv.index.blocks())
+        return KVUsage(pool.num_used, cached, total, pool.num_used * block_bytes, total * block_bytes)
+
+    def check(self) -> None:
+        """Raise ``EngineError`` or ``PoolError`` unless requests, tables, index and pool agree. Between steps."""
+        self.kv.check()
+        running = self.scheduler.running
+        if set(self.kv.tables) != {request.request_id for request in running}:
+            raise EngineError(f"tables of {sorted(self.kv.tables)}, but {len(running)} requests run")
+        for request in running:
+            blocks = self.kv.table(request.request_id)
+            if request.status is not Status.RUNNING or not 0 <= request.num_computed < request.num_known:
+                raise EngineError(
+                    f"{request.request_id} is {request.status.value}, {request.num_computed} of "
+                    f"{request.num_known} tokens computed"
+                )
+            if not request.num_in_flight and len(blocks) != self.kv.blocks_for(request.num_computed):
+                raise EngineError(f"{request.request_id} holds {len(blocks)} blocks for {request.num_computed} tokens")
+        if not self._num_unfinished and self.kv.pool.num_used:
+            raise EngineError(f"idle, but {self.kv.pool.num_used} blocks are used")
+
+    def _check_result(self, step: Step, result: StepResult) -> None:
+        wanted = len(step.plan.sample_rows)
+        if len(result.token_ids) != wanted:
+            raise EngineError(f"step {step.plan.step} wants {wanted} tokens, got {len(result.token_ids)}")
+        if wanted and not 0 <= min(result.token_ids) <= max(result.token_ids) < self.capacity.vocab_size:
+            raise EngineError(f"step {step.plan.step} sampled an id outside the vocabulary: {result.token_ids}")
+
+    def _commit_token(self, request: Request, token_id: int, now_s: float, events: list[Event]) -> None:
+        request_id = request.request_id
+        committed = commit_tokens(
+            request,
+            (token_id,),
+            eos_ids=self._eos_ids,
+            detokenizer=self._detokenizers.get(request_id),
+            time_s=now_s,
+        )
+        for token, text in committed.tokens:
+            self.trace.emit("token", request_id, token_id=token)
+            events.append(Event(request_id, "token", now_s, token, text))
+        if committed.finish_reason is not None:
+            events.append(self._end(request, committed.finish_reason, now_s, committed.last_text))
+
+    def _end(self, request: Request, reason: FinishReason, now_s: float, text: str = "", error: str = "") -> Event:
+        """The only way out of a request: blocks released, one terminal event."""
+        request_id = request.request_id
+        self.scheduler.remove(request)
+        detokenizer = self._detokenizers.pop(request_id, None)
+        if detokenizer is not None and reason in ("abort", "error"):
+            text = detokenizer.flush()
+            request.text += text
+        request.finish_reason = reason
+        request.finished_s = now_s
+        request.error = error
+        self._num_unfinished -= 1
+        kind: Literal["finish", "error"] = "error" if reason == "error" else "finish"
+        self.trace.emit(kind, request_id, note=error or reason)
+        return Event(request_id, kind, now_s, text=text, finish_reason=reason, error=error)
+
+    def _fail(self, step: Step, error: str) -> None:
+        """The backend raised: the requests of its step end with an error, the others go on."""
+        now_s = self.clock()
+        for part in step.scheduled:
+            part.request.num_in_flight -= 1
+            if not part.request.is_finished:
+                self._outbox.append(self._end(part.request, "error", now_s, error=error))
+
+    def _next_arrival_s(self) -> float | None:
+        while self._pending and self._pending[0][2].is_finished:  # aborted before it arrived
+            heapq.heappop(self._pending)
+        return self._pending[0][0] if self._pending else None

@@ -1,0 +1,95 @@
+"""What a run cost its users and its machine: latencies of each request, throughput and memory of the run.
+
+TTFT: arrival to first token. ITL: the gaps between tokens. TPOT: (end to end - TTFT) / (tokens - 1), the
+mean gap, which stays right when several tokens come at once. All times are seconds of the engine's clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+
+from minillm.core.request import FinishReason, Request
+
+
+@dataclass(frozen=True, slots=True)
+class RequestMetrics:
+    """Latencies of one request; None where it did not get so far."""
+
+    request_id: str
+    arrival_s: float
+    prompt_tokens: int
+    cached_tokens: int  # of the prompt, found in the prefix cache
+    output_tokens: int
+    preemptions: int
+    queue_s: float | None  # arrival to first admission
+    ttft_s: float | None
+    itl_s: tuple[float, ...]  # output_tokens - 1 gaps
+    tpot_s: float | None  # from two tokens on
+    e2e_s: float | None  # arrival to end
+    finish_reason: FinishReason | None
+
+
+def request_metrics(request: Request) -> RequestMetrics:
+    times = request.token_times_s
+    # A request that was aborted ends after its last token: that wait belongs to no token.
+    last_s = times[-1] if times else request.finished_s
+    ended = request.finished_s is not None
+    return RequestMetrics(
+        request_id=request.request_id,
+        arrival_s=request.arrival_s,
+        prompt_tokens=request.num_prompt,
+        cached_tokens=request.num_cached,
+        output_tokens=request.num_output,
+        preemptions=request.num_preemptions,
+        queue_s=None if request.admitted_s is None else request.admitted_s - request.arrival_s,
+        ttft_s=times[0] - request.arrival_s if times else None,
+        itl_s=tuple(b - a for a, b in pairwise(times)),
+        tpot_s=(times[-1] - times[0]) / (len(times) - 1) if len(times) > 1 else None,
+        e2e_s=last_s - request.arrival_s if ended and last_s is not None else None,
+        finish_reason=request.finish_reason,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class StepSample:
+    """One step that ran: when it ended, how long the backend took, what it ran and what it left used."""
+
+    time_s: float
+    elapsed_s: float
+    num_requests: int
+    num_tokens: int
+    used_blocks: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunMetrics:
+    """A whole run."""
+
+    requests: tuple[RequestMetrics, ...]
+    steps: tuple[StepSample, ...]
+    preemptions: int
+    output_tokens: int
+    duration_s: float  # first arrival to the end of the last step
+    tokens_per_s: float  # output tokens over that duration
+    prefix_hit_rate: float  # prompt tokens found in the cache, of those of all admitted requests
+    peak_used_blocks: int
+
+
+def run_metrics(requests: Iterable[Request], steps: Iterable[StepSample], preemptions: int) -> RunMetrics:
+    requests, steps = list(requests), tuple(steps)
+    output_tokens = sum(r.num_output for r in requests)
+    duration_s = steps[-1].time_s - min(r.arrival_s for r in requests) if steps and requests else 0.0
+    admitted = [r for r in requests if r.admitted_s is not None]
+    prompt_tokens = sum(r.num_prompt for r in admitted)
+    return RunMetrics(
+        requests=tuple(request_metrics(r) for r in requests),
+        steps=steps,
+        preemptions=preemptions,
+        output_tokens=output_tokens,
+        duration_s=duration_s,
+        tokens_per_s=output_tokens / duration_s if duration_s > 0 else 0.0,
+        prefix_hit_rate=sum(r.num_cached for r in admitted) / prompt_tokens if prompt_tokens else 0.0,
+        peak_used_blocks=max((s.used_blocks for s in steps), default=0),
+    )

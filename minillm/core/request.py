@@ -1,0 +1,96 @@
+"""A request: the tokens known, how many of them are computed, its status and its times. No block in it.
+
+There are no phases: a request has a gap between known and computed tokens, and each step closes part of
+it. A prompt being read, a decode step and a resumed request differ only in the size of that gap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Literal
+
+from minillm.core.sampling import SamplingParams
+
+FinishReason = Literal["stop", "length", "abort", "error"]
+
+
+class RequestError(ValueError):
+    """A request that the engine cannot serve: the message has the numbers and the way out."""
+
+
+class Status(Enum):
+    """Where a request is; it leaves ``FINISHED`` never, and every other state by the scheduler alone."""
+
+    PENDING = "pending"  # its arrival time has not come
+    WAITING = "waiting"  # queued, new or preempted: holds no block
+    RUNNING = "running"
+    FINISHED = "finished"
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """One prompt and its growing output. Times are seconds of the engine's clock."""
+
+    request_id: str
+    prompt_ids: Sequence[int]
+    params: SamplingParams
+    arrival_s: float
+    index: int  # number in order of submission, the tie-break of equal arrival times
+    seed: int  # of its random draws
+    max_total_tokens: int  # prompt and output together
+    salt: str | None = None  # requests of different salts share no block
+
+    token_ids: list[int] = field(init=False)  # known: the prompt, then the output
+    num_prompt: int = field(init=False)
+    num_computed: int = 0  # tokens whose K/V is in the cache
+    num_in_flight: int = 0  # steps planned and not yet committed
+    epoch: int = 0  # rises with each preemption, so that results planned before it are known as stale
+    status: Status = Status.PENDING
+    abort_requested: bool = False  # takes effect when the step in flight lands
+    finish_reason: FinishReason | None = None
+    error: str = ""
+    text: str = ""  # all text emitted so far, with a tokenizer
+
+    num_cached: int = 0  # prompt tokens found in the prefix cache when first admitted
+    num_preemptions: int = 0
+    admitted_s: float | None = None  # first time only
+    finished_s: float | None = None
+    token_times_s: list[float] = field(default_factory=list)  # one for each output token
+
+    def __post_init__(self) -> None:
+        self.token_ids = list(self.prompt_ids)
+        self.num_prompt = len(self.token_ids)
+
+    @property
+    def num_known(self) -> int:
+        return len(self.token_ids)
+
+    @property
+    def num_output(self) -> int:
+        return len(self.token_ids) - self.num_prompt
+
+    @property
+    def output_ids(self) -> list[int]:
+        return self.token_ids[self.num_prompt :]
+
+    @property
+    def is_finished(self) -> bool:
+        return self.status is Status.FINISHED
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """What the engine tells the outside: a token, or the one terminal event of a request.
+
+    ``text`` is new text: with a tokenizer, the texts of a request's events joined are its output text.
+    """
+
+    request_id: str
+    kind: Literal["token", "finish", "error"]
+    time_s: float
+    token_id: int | None = None
+    text: str = ""
+    finish_reason: FinishReason | None = None
+    error: str = ""

@@ -1,0 +1,128 @@
+"""The event log of a run: every decision of the control plane, enough to replay the state of every block.
+
+Kinds, and what their fields mean:
+
+- ``arrive``: the request can be seen. ``tokens`` of its prompt.
+- ``hit``: its table starts with these cached ``blocks``, shared from now on. ``tokens`` they hold.
+- ``admit``: it leaves the queue. ``tokens`` known to it.
+- ``evict``: these ``blocks`` lose the cached content they had.
+- ``allocate``: these ``blocks`` are appended to its table.
+- ``schedule``: ``tokens`` of it run in this step, after ``computed`` tokens whose K/V is in the cache.
+- ``index``: these ``blocks`` of it are full and computed: others may hit them now.
+- ``token``: ``token_id`` was appended.
+- ``preempt``: it goes back to the queue; ``computed`` tokens are lost unless they stay cached.
+- ``free``: its table ends without these ``blocks``, last first. A block may still be held by others.
+- ``finish``, ``error``: its end. ``note`` is the reason or the message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Literal, NamedTuple
+
+Kind = Literal[
+    "arrive",
+    "hit",
+    "admit",
+    "evict",
+    "allocate",
+    "schedule",
+    "index",
+    "token",
+    "preempt",
+    "free",
+    "finish",
+    "error",
+]
+
+
+class TraceEvent(NamedTuple):
+    """One decision. Fields that a kind does not use keep their defaults."""
+
+    step: int
+    time_s: float
+    kind: Kind
+    request_id: str
+    blocks: tuple[int, ...] = ()
+    tokens: int = 0
+    computed: int = 0
+    token_id: int = -1
+    note: str = ""
+
+
+class Trace:
+    """Appends events under the current step and time, which the engine sets. Disabled, it keeps nothing."""
+
+    def __init__(self, enabled: bool = True) -> None:
+        self.enabled = enabled
+        self.events: list[TraceEvent] = []
+        self.step = 0
+        self.time_s = 0.0
+
+    def mark(self, step: int, time_s: float) -> None:
+        self.step = step
+        self.time_s = time_s
+
+    def emit(
+        self,
+        kind: Kind,
+        request_id: str,
+        blocks: Sequence[int] = (),
+        tokens: int = 0,
+        computed: int = 0,
+        token_id: int = -1,
+        note: str = "",
+    ) -> None:
+        if self.enabled:
+            self.events.append(
+                TraceEvent(self.step, self.time_s, kind, request_id, tuple(blocks), tokens, computed, token_id, note)
+            )
+
+
+class Replay:
+    """The state of every block and table, rebuilt from events alone."""
+
+    def __init__(self, num_blocks: int) -> None:
+        self.holders: list[list[str]] = [[] for _ in range(num_blocks)]  # request ids, first holder first
+        self.cached = [False] * num_blocks
+        self.tables: dict[str, list[int]] = {}
+        self.computed: dict[str, int] = {}  # tokens whose K/V is in the cache, for running requests
+        self.known: dict[str, int] = {}  # tokens known, for requests that arrived and did not end
+
+    def apply(self, events: Iterable[TraceEvent]) -> None:
+        for event in events:
+            self._apply(event)
+
+    def _apply(self, event: TraceEvent) -> None:
+        request_id = event.request_id
+        match event.kind:
+            case "arrive":
+                self.known[request_id] = event.tokens
+            case "hit" | "allocate":
+                self.tables.setdefault(request_id, []).extend(event.blocks)
+                for block in event.blocks:
+                    self.holders[block].append(request_id)
+            case "index":
+                for block in event.blocks:
+                    self.cached[block] = True
+            case "evict":
+                for block in event.blocks:
+                    self.cached[block] = False
+            case "free":
+                table = self.tables[request_id]
+                for block in event.blocks:
+                    if table.pop() != block:
+                        raise ValueError(f"step {event.step}: {request_id} frees block {block} out of order")
+                    self.holders[block].remove(request_id)
+            case "schedule":
+                self.computed[request_id] = event.computed + event.tokens
+            case "token":
+                self.known[request_id] += 1
+            case "preempt":
+                self.computed[request_id] = 0
+            case "finish" | "error":
+                self.known.pop(request_id, None)
+                self.computed.pop(request_id, None)
+                self.tables.pop(request_id, None)
+            case "admit":
+                pass
