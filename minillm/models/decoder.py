@@ -1,0 +1,137 @@
+"""The forward pass of the Llama family, written once against `minillm.ops.base.Ops`.
+
+It knows nothing about requests, files or array libraries: a batch goes in, logits of the rows to
+sample come out, and the K/V of every token is left in the cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from minillm.loaders.tensors import Float32
+from minillm.loaders.weights import Weights
+from minillm.models.spec import ModelSpec
+from minillm.ops.base import Array, AttentionSpec, Batch, Ops
+
+
+@dataclass(slots=True)
+class Layer:
+    """Weights of one layer, ``[out, in]``; Q, K, V and gate, up are one matrix each, read in one go."""
+
+    attention_norm: Array
+    qkv: Array
+    qkv_bias: Array | None
+    q_norm: Array | None
+    k_norm: Array | None
+    output: Array
+    output_bias: Array | None
+    post_attention_norm: Array | None
+    mlp_norm: Array
+    gate_up: Array
+    gate_up_bias: Array | None
+    down: Array
+    down_bias: Array | None
+    post_mlp_norm: Array | None
+    attention: AttentionSpec
+
+
+@dataclass(slots=True)
+class Parameters:
+    """All weights of a model, in one library's arrays. ``head`` is ``embed`` where the two are tied."""
+
+    embed: Array
+    layers: list[Layer]
+    final_norm: Array
+    head: Array
+
+
+def build_parameters(
+    spec: ModelSpec,
+    weights: Weights,
+    matrix: Callable[[Sequence[Float32]], Array],
+    vector: Callable[[Float32], Array],
+) -> Parameters:
+    """Reads every tensor once. ``matrix`` joins rows and converts to the backend's dtype and device,
+    ``vector`` converts a norm's weight, which stays in float32 where the matrices do not."""
+
+    def layer(i: int) -> Layer:
+        def joined(*names: str) -> Array:
+            return matrix([weights.read(f"layers.{i}.{name}") for name in names])
+
+        def norm(name: str) -> Array:
+            return vector(weights.read(f"layers.{i}.{name}") + np.float32(spec.norm_offset))
+
+        return Layer(
+            attention_norm=norm("attention_norm"),
+            qkv=joined("q", "k", "v"),
+            qkv_bias=joined("q_bias", "k_bias", "v_bias") if spec.qkv_bias else None,
+            q_norm=norm("q_norm") if spec.qk_norm else None,
+            k_norm=norm("k_norm") if spec.qk_norm else None,
+            output=joined("output"),
+            output_bias=joined("output_bias") if spec.output_bias else None,
+            post_attention_norm=norm("post_attention_norm") if spec.post_norms else None,
+            mlp_norm=norm("mlp_norm"),
+            gate_up=joined("gate", "up"),
+            gate_up_bias=joined("gate_bias", "up_bias") if spec.mlp_bias else None,
+            down=joined("down"),
+            down_bias=joined("down_bias") if spec.mlp_bias else None,
+            post_mlp_norm=norm("post_mlp_norm") if spec.post_norms else None,
+            attention=AttentionSpec(spec.score_scale, spec.windows[i], spec.attention_cap),
+        )
+
+    embed = matrix([weights.read("embed")])
+    return Parameters(
+        embed=embed,
+        layers=[layer(i) for i in range(spec.layers)],
+        final_norm=vector(weights.read("final_norm") + np.float32(spec.norm_offset)),
+        head=embed if spec.tied_head else matrix([weights.read("head")]),
+    )
+
+
+class Decoder:
+    """A model ready to run: spec, weights and the operators that compute it."""
+
+    def __init__(self, spec: ModelSpec, parameters: Parameters, ops: Ops) -> None:
+        self.spec, self.parameters, self.ops = spec, parameters, ops
+
+    def forward(self, batch: Batch, caches: Sequence[tuple[Array, Array]]) -> Array:
+        """Logits ``[S, V]`` of ``batch.sample_tokens``; ``caches`` holds (keys, values) of each layer."""
+        spec, ops, p = self.spec, self.ops, self.parameters
+        hidden = ops.embed(p.embed, batch.token_ids)
+        if spec.embedding_scale != 1.0:
+            hidden = hidden * spec.embedding_scale
+        normed = ops.rms_norm(hidden, p.layers[0].attention_norm, spec.norm_eps)
+        for i, layer in enumerate(p.layers):
+            attended = self._attention(layer, normed, batch, caches[i])
+            if i == spec.layers - 1:
+                # Nothing but the sampled rows is read after the last attention.
+                attended = ops.take_rows(attended, batch.sample_tokens)
+                hidden = ops.take_rows(hidden, batch.sample_tokens)
+            attended = ops.linear(attended, layer.output, layer.output_bias)
+            if layer.post_attention_norm is not None:
+                attended = ops.rms_norm(attended, layer.post_attention_norm, spec.norm_eps)
+            normed, hidden = ops.add_rms_norm(attended, hidden, layer.mlp_norm, spec.norm_eps)
+            inner = ops.swiglu(ops.linear(normed, layer.gate_up, layer.gate_up_bias), spec.activation)
+            inner = ops.linear(inner, layer.down, layer.down_bias)
+            if layer.post_mlp_norm is not None:
+                inner = ops.rms_norm(inner, layer.post_mlp_norm, spec.norm_eps)
+            following = p.final_norm if i == spec.layers - 1 else p.layers[i + 1].attention_norm
+            normed, hidden = ops.add_rms_norm(inner, hidden, following, spec.norm_eps)
+        logits = ops.linear(normed, p.head, None)
+        return logits if spec.logit_cap is None else ops.soft_cap(logits, spec.logit_cap)
+
+    def _attention(self, layer: Layer, x: Array, batch: Batch, cache: tuple[Array, Array]) -> Array:
+        """``[T, H * D]`` before the output projection."""
+        spec, ops = self.spec, self.ops
+        qkv = ops.linear(x, layer.qkv, layer.qkv_bias).reshape(len(x), -1, spec.head_dim)
+        q = qkv[:, : spec.heads]
+        k = qkv[:, spec.heads : spec.heads + spec.kv_heads]
+        v = qkv[:, spec.heads + spec.kv_heads :]
+        if layer.q_norm is not None and layer.k_norm is not None:
+            q = ops.rms_norm(q, layer.q_norm, spec.norm_eps)
+            k = ops.rms_norm(k, layer.k_norm, spec.norm_eps)
+        q = ops.rope_and_store_kv(q, k, v, batch, *cache)
+        return ops.attention(q, *cache, batch, layer.attention)

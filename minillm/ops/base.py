@@ -1,0 +1,75 @@
+"""What every operator does, with shapes: the protocol that `numpy_ops` and `torch_ops` fulfil.
+
+Letters in shapes: T tokens of a step, R requests, H query heads, K KV heads, D head size,
+V vocabulary, S rows to sample. Arrays are NumPy's or torch's; the decoder never looks inside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from minillm.core.sampling import SamplingParams
+from minillm.models.spec import Activation
+
+Array = Any
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionSpec:
+    """What one layer's attention needs to know besides its inputs."""
+
+    scale: float
+    window: int | None = None  # keys a query sees, its own included
+    cap: float | None = None  # scores become cap * tanh(score / cap)
+
+
+@dataclass(slots=True)
+class Batch:
+    """A `StepPlan` as arrays of one library, made by its backend once a step."""
+
+    token_ids: Array  # [T]
+    slots: Array  # [T], where each token's K/V goes
+    cos: Array  # [T, 1, D / 2], of the rotary angle of each token's position
+    sin: Array
+    attention: Any  # the library's own index of which slots each query reads
+    sample_tokens: Array  # [S], flat tokens whose logits are wanted
+
+
+class Ops(Protocol):
+    """The operators. Inputs are not changed, except by ``rope_and_store_kv``, which writes the cache."""
+
+    def embed(self, table: Array, token_ids: Array) -> Array:
+        """Rows of ``table [V, hidden]`` for ``token_ids [T]``."""
+
+    def rms_norm(self, x: Array, weight: Array, eps: float) -> Array:
+        """``x * weight / sqrt(mean(x * x) + eps)`` over the last dimension."""
+
+    def add_rms_norm(self, x: Array, residual: Array, weight: Array, eps: float) -> tuple[Array, Array]:
+        """(the norm of ``x + residual``, the sum): one operator, so that a kernel can fuse the two."""
+
+    def linear(self, x: Array, weight: Array, bias: Array | None) -> Array:
+        """``x [T, in]`` by ``weight [out, in]``: one contiguous read of the weight."""
+
+    def rope_and_store_kv(self, q: Array, k: Array, v: Array, batch: Batch, k_cache: Array, v_cache: Array) -> Array:
+        """Rotates ``q [T, H, D]`` and ``k [T, K, D]`` by halves, writes k and v to the caches
+        ``[slots, K, D]`` at ``batch.slots``, returns the rotated q."""
+
+    def attention(self, q: Array, k_cache: Array, v_cache: Array, batch: Batch, attention: AttentionSpec) -> Array:
+        """``[T, H * D]``: every query over the cached keys of its request at or before its position.
+
+        Prefill chunks and decodes mix in one batch; query head h reads KV head h // (H / K).
+        """
+
+    def swiglu(self, gate_up: Array, activation: Activation) -> Array:
+        """``activation(gate) * up`` of ``gate_up [T, 2 * intermediate]``, gate first."""
+
+    def soft_cap(self, x: Array, cap: float) -> Array:
+        """``cap * tanh(x / cap)``."""
+
+    def take_rows(self, x: Array, rows: Array) -> Array:
+        """``x[rows]``."""
+
+    def sample(self, logits: Array, params: Sequence[SamplingParams], uniforms: Sequence[float]) -> list[int]:
+        """One id for each row of ``logits [S, V]``, as `minillm.core.sampling.sample` defines it."""
