@@ -136,7 +136,7 @@ def fill(
     wrap: Callable[[str], str] = str,
     text: Callable[[str], str] = str,
 ) -> str:
-    """``template`` with each ``{value|format}`` filled; ``wrap`` dresses values, ``text`` what stands between."""
+    """``template`` with each ``{value|format}`` filled; ``wrap`` dresses values, ``text`` the rest."""
     out, end = [], 0
     for match in _FIELD.finditer(template):
         name, style = match[1], match[2] or ""

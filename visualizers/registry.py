@@ -21,7 +21,7 @@ class UnknownVisualizerError(LookupError):
 
 
 def _defines_visualizer(path: Path) -> bool:
-    """Whether the module assigns ``VISUALIZER``: read, not imported, so that a look costs no figure's imports."""
+    """Whether the module assigns ``VISUALIZER``: read, not imported, so that a look stays cheap."""
     for node in ast.parse(path.read_text(encoding="utf-8"), str(path)).body:
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
         if any(isinstance(t, ast.Name) and t.id == "VISUALIZER" for t in targets):

@@ -1,0 +1,126 @@
+"""The only source of colours: one colour is one quantity through the whole book, light and dark.
+
+Charts name a colour with :func:`colour`, which gives ``var(--hb-kv)``: an SVG on a page then follows the
+theme without a script. Where no style sheet reaches (a PNG, a notebook), :func:`resolve` puts in the hex.
+
+The quantities were chosen by search: against the page each has a contrast of at least 3:1 (text 4.5:1),
+and each pair stays apart for trichromats and in simulated deuteranopia and protanopia. The tests in
+``tests/visualizers/test_palette.py`` hold the numbers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Literal
+
+Theme = Literal["light", "dark"]
+PREFIX = "--hb-"
+
+# What each colour stands for, in the words of a legend.
+QUANTITIES: Mapping[str, str] = {
+    "weights": "weights",
+    "kv": "KV cache",
+    "activations": "activations",
+    "compute": "compute",
+    "bandwidth": "memory bandwidth",
+    "waiting": "waiting, idle",
+    "prefill": "prefill",
+    "decode": "decode",
+    "draft": "draft, speculated",
+    "shared": "shared between requests",
+    "free": "free, unused",
+    "cached": "cached, may be evicted",
+}
+
+# name: (light, dark)
+_QUANTITY_COLOURS = {
+    "weights": ("#3368a5", "#6ebfff"),
+    "kv": ("#d67b00", "#f48d00"),
+    "activations": ("#c061ee", "#97539e"),
+    "compute": ("#d5094a", "#fb7d78"),
+    "bandwidth": ("#00a0a8", "#62eee9"),
+    "waiting": ("#523b1e", "#e3d7c3"),
+    "prefill": ("#3f1cc4", "#7c7ff0"),
+    "decode": ("#1e754f", "#a4f08c"),
+    "draft": ("#596001", "#957416"),
+    "shared": ("#7d2a61", "#d38db8"),
+    "free": ("#7f8083", "#7b7d84"),
+    "cached": ("#bb8678", "#996157"),
+}
+
+# A categorical series for things of one kind that only need telling apart: requests, models, experts.
+_SERIES_COLOURS = {
+    "series-1": ("#0062b3", "#3482d6"),
+    "series-2": ("#962907", "#c46014"),
+    "series-3": ("#3e654d", "#6c8d68"),
+    "series-4": ("#b48c00", "#ccb527"),
+    "series-5": ("#9d80e7", "#c2b1ff"),
+    "series-6": ("#639ca1", "#a9e4e3"),
+    "series-7": ("#6c4866", "#a16e8a"),
+    "series-8": ("#ba8377", "#f4b2a1"),
+}
+
+# The furniture of figures. "page" and "surface" are backgrounds, "text" and "muted" are text on them.
+_INTERFACE_COLOURS = {
+    "page": ("#ffffff", "#1e2129"),
+    "surface": ("#f6f7f9", "#262a34"),
+    "text": ("#1f2328", "#e6e8ec"),
+    "muted": ("#5a636e", "#a4adb9"),
+    "axis": ("#7d8590", "#7d8692"),
+    "grid": ("#e3e6ea", "#343a46"),
+    "accent": ("#2c5d9b", "#7fc4ff"),
+    "on-accent": ("#ffffff", "#10131a"),
+    "warning": ("#8a4b00", "#ffc26b"),
+}
+
+_ALL = {**_QUANTITY_COLOURS, **_SERIES_COLOURS, **_INTERFACE_COLOURS}
+LIGHT: Mapping[str, str] = {name: pair[0] for name, pair in _ALL.items()}
+DARK: Mapping[str, str] = {name: pair[1] for name, pair in _ALL.items()}
+SERIES = tuple(_SERIES_COLOURS)
+
+_VAR = re.compile(r"var\(--hb-([a-z0-9-]+)\)")
+
+
+def colour(name: str) -> str:
+    """``var(--hb-NAME)`` for a chart's fill or stroke; an unknown name lists those there are."""
+    if name not in _ALL:
+        raise ValueError(f"the palette has no colour {name!r}: choose from {', '.join(_ALL)}")
+    return f"var({PREFIX}{name})"
+
+
+def series(index: int) -> str:
+    """The colour of the ``index``-th thing of a kind, from 0; after eight they come round again."""
+    return colour(SERIES[index % len(SERIES)])
+
+
+def hex_colour(name: str, theme: Theme) -> str:
+    """The colour's ``#rrggbb`` in a theme."""
+    colour(name)
+    return (LIGHT if theme == "light" else DARK)[name]
+
+
+def resolve(text: str, theme: Theme) -> str:
+    """``text`` (an SVG, a chart as JSON) with every ``var(--hb-...)`` replaced by the theme's hex."""
+    return _VAR.sub(lambda match: hex_colour(match[1], theme), text)
+
+
+def css() -> str:
+    """The style sheet that defines the variables for both themes.
+
+    A page under mkdocs-material says its theme by ``data-md-color-scheme``; elsewhere the reader's
+    system does. What is printed on paper is light.
+    """
+
+    def block(selector: str, colours: Mapping[str, str], scheme: Theme) -> str:
+        lines = "".join(f"  {PREFIX}{name}: {value};\n" for name, value in colours.items())
+        return f"{selector} {{\n  color-scheme: {scheme};\n{lines}}}\n"
+
+    dark_system = block(":root:not(:has([data-md-color-scheme]))", DARK, "dark")
+    return (
+        block(":root, [data-md-color-scheme=default]", LIGHT, "light")
+        + f"@media (prefers-color-scheme: dark) {{\n{dark_system}}}\n"
+        + "@media screen {\n"
+        + block("[data-md-color-scheme=slate]", DARK, "dark")
+        + "}\n"
+    )
