@@ -1,4 +1,4 @@
-"""Reads the front matter of a page strictly: a missing, unknown or ill-typed field is a finding with its line."""
+"""Reads the front matter of a page strictly: a missing, unknown or ill-typed field is a finding."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MAX_DESCRIPTION = 200  # what a search result or an llms.txt line still shows
 
 @dataclass(frozen=True)
 class FrontMatter:
-    """The fields of a page. ``ids`` is empty on pages outside the outline, ``notebook`` where there is none."""
+    """The fields of a page. ``notebook`` is None where there is none."""
 
     title: str
     description: str
@@ -36,7 +36,7 @@ _HOME_REQUIRED = ("title", "description", "updated")
 
 
 def split(text: str) -> tuple[str | None, str, int]:
-    """The YAML between the two ``---`` lines (None where there is none), the body, and the body's first line."""
+    """The YAML between the two ``---`` lines (None if there is none), the body, and the body's first line."""
     match = _FENCE.match(text)
     if not match:
         return None, text, 1
@@ -74,9 +74,7 @@ def parse(text: str, path: str, *, home: bool = False) -> tuple[FrontMatter | No
     )
 
 
-def _field_problems(
-    fields: Mapping[str, Any], required: tuple[str, ...], path: str, raw: str
-) -> list[Problem]:
+def _field_problems(fields: Mapping[str, Any], required: tuple[str, ...], path: str, raw: str) -> list[Problem]:
     def line_of(name: object) -> int:
         for number, line in enumerate(raw.split("\n"), start=2):
             if line.startswith(f"{name}:"):

@@ -96,7 +96,12 @@ def _blocks(body: str, first_line: int) -> Iterator[tuple[str, str, int, str]]:
             yield "fence", "".join(lines[at:end]), first_line + at, fence.group("indent")
         elif _MATH_OPEN.match(line) and (end := _math_end(lines, at)):
             yield from flush()
-            yield "math_block", "".join(lines[at:end]), first_line + at, line[: len(line) - len(line.lstrip())]
+            yield (
+                "math_block",
+                "".join(lines[at:end]),
+                first_line + at,
+                line[: len(line) - len(line.lstrip())],
+            )
         elif heading:
             end = at + 1
             yield from flush()

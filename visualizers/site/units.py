@@ -81,6 +81,8 @@ def _build() -> dict[str, Unit]:
 
 UNITS: Mapping[str, Unit] = _build()
 
+COUNTED_NAMES = frozenset(f"{name}{s}" for name in COUNTED for s in ("", "s"))
+
 # A number with one of these needs no mark.
 UNCHECKED = frozenset({"", "thousand", "million", "billion"} | {f"{n}{s}" for n in NAMED_ONLY for s in ("", "s")})
 
@@ -91,7 +93,7 @@ NAMED_UNITS: Mapping[str, Unit] = {
 
 
 def parse_unit(text: str) -> tuple[float, Dimension]:
-    """Scale and dimension of a unit as printed, such as ``TB/s`` or ``bytes per token``. KeyError if unknown."""
+    """Scale and dimension of a unit as printed, such as ``TB/s``. KeyError if unknown."""
     if not text:
         return 1.0, {}
     if text in UNITS:
@@ -121,3 +123,49 @@ def show_dimension(dimension: Dimension) -> str:
     if not over and not under:
         return "a plain number"
     return "/".join(["·".join(over) or "1", *under])
+
+
+_SHOWN_PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+
+
+def show_value(number: float, dimension: Dimension | None) -> str:
+    """A value for a reader, in the prefix that suits it: ``3.35 TB/s``, ``128 KiB``, ``11.9 ms``."""
+    over = {name: e for name, e in (dimension or {}).items() if e > 0}
+    under = {name: e for name, e in (dimension or {}).items() if e < 0}
+    if over == {"byte": 1} or over == {"flop": 1} or over == {"watt": 1}:
+        sign = {"byte": "B", "flop": "FLOP", "watt": "W"}[next(iter(over))]
+        text = _prefixed(number, sign, binary=sign == "B" and not under)
+        rest = "".join(f"/{'B' if name == 'byte' else name}" for name in under)
+        return text + rest
+    if dimension == {"s": 1}:
+        for scale, sign in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
+            if abs(number) >= scale:
+                return f"{_digits(number / scale)} {sign}"
+        return f"{_digits(number / 1e-9)} ns" if number else "0 s"
+    if dimension == {"usd": 1}:
+        return f"${_digits(number)}"
+    if not dimension:
+        return _digits(number)
+    return f"{_digits(number)} {show_dimension(dimension)}"
+
+
+def _prefixed(number: float, sign: str, *, binary: bool) -> str:
+    if binary and number == int(number):
+        for prefix, size in (("Gi", 2**30), ("Mi", 2**20), ("Ki", 2**10)):
+            if size <= number < 10_000 * size and number % size == 0:
+                return f"{int(number) // size:,} {prefix}{sign}"
+    for scale, prefix in _SHOWN_PREFIXES:
+        if abs(number) >= scale:
+            return f"{_digits(number / scale)} {'K' if prefix == 'k' and sign == 'B' else prefix}{sign}"
+    return f"{_digits(number)} {sign}"
+
+
+def _digits(number: float) -> str:
+    """Four significant digits, whole numbers in full, thousands separated."""
+    if number == int(number) and abs(number) < 1e15:
+        return f"{int(number):,}"
+    if 1e-4 <= abs(number) < 1e6:
+        decimals = max(0, 3 - int(f"{abs(number):e}".partition("e")[2]))
+        text = f"{number:,.{decimals}f}"
+        return text.rstrip("0").rstrip(".") if decimals else text
+    return f"{number:.4g}"

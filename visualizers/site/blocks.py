@@ -1,0 +1,57 @@
+"""Reads a ``figure`` block of a page: the visualizer's name on the first line, then ``input: value`` lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from visualizers.site.scan import Token
+
+
+class BlockError(ValueError):
+    """A figure block that cannot be read; the message says what it should look like."""
+
+
+@dataclass(frozen=True)
+class FigureBlock:
+    """One figure on a page: the visualizer's name as written, and the raw state that the page sets."""
+
+    name: str
+    state: Mapping[str, str] = field(default_factory=dict)
+
+
+def is_figure(token: Token) -> bool:
+    return token.kind == "fence" and token.argument == "figure"
+
+
+def is_map(token: Token) -> bool:
+    """The block ``map`` stands for the map of what depends on what."""
+    return token.kind == "fence" and token.argument == "map"
+
+
+def parse(token: Token) -> FigureBlock:
+    """The figure that ``token`` asks for. Raises :class:`BlockError`."""
+    lines = [line.strip() for line in token.text.split("\n") if line.strip()]
+    if not lines:
+        raise BlockError("the figure block is empty: its first line is a visualizer's name, such as block-manager")
+    if token.indent:
+        raise BlockError(f"the figure block of {lines[0]} is indented: a figure stands by itself, at the margin")
+    state: dict[str, str] = {}
+    for line in lines[1:]:
+        name, colon, value = line.partition(":")
+        if not colon or not name.strip() or not value.strip():
+            raise BlockError(f"{line!r} in the figure block of {lines[0]} is not `input: value`")
+        if name.strip() in state:
+            raise BlockError(f"the figure block of {lines[0]} sets {name.strip()} twice")
+        state[name.strip()] = value.strip()
+    return FigureBlock(lines[0], state)
+
+
+def figures(pieces: Sequence[Token]) -> Iterator[tuple[Token, FigureBlock]]:
+    """The readable figure blocks of a page, in order; the others are found by the checks."""
+    for token in pieces:
+        if is_figure(token):
+            try:
+                yield token, parse(token)
+            except BlockError:
+                continue

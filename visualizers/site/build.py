@@ -1,0 +1,220 @@
+"""Builds the site: pages through the generator, then one pass over its HTML, twins, figures and notebooks.
+
+``build`` writes a whole site and swaps it in at the end. ``Builder`` keeps what is expensive (the figures' states,
+the notebooks) between builds, so that an edit of a page's text is in the site within two seconds.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from visualizers.site import bookmap, generated, generators, llms, postprocess, twins
+from visualizers.site.errors import PageError, Problem
+from visualizers.site.figures import Figures
+from visualizers.site.files import files_below, place, place_tree, swapped, write
+from visualizers.site.generated import Generated
+from visualizers.site.postprocess import Facts
+from visualizers.site.project import Page, Project, load
+from visualizers.site.render import Context, render
+from visualizers.site.resolve import Marks, resolve
+from visualizers.site.values import Namespace
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Content:
+    """All texts of one site, before any generator has run."""
+
+    project: Project
+    generated: tuple[Generated, ...]
+    documents: Mapping[str, str]  # path of a page -> what the generator reads
+    twins: Mapping[str, str]  # path of a page -> its Markdown twin
+    facts: Mapping[str, Facts]  # path of a page -> what its HTML says about itself
+
+    @property
+    def frame(self) -> object:
+        """What every page shows of the others: while it is unchanged, pages can be rendered one by one."""
+        return [(f.path, f.title, f.number, f.part) for f in self.facts.values()], repr(self.project.config)
+
+
+def compose(project: Project, figures: Figures, namespace: Namespace) -> Content:
+    """Every page as the generator and as an agent read it. Raises :class:`PageError` with all findings."""
+    problems: list[Problem] = bookmap.cycles(project)
+    marks: dict[str, Marks] = {}
+    for page in project.pages:
+        marks[page.path], found = resolve(page, namespace, project.bibliography)
+        problems += found
+    if problems:
+        raise PageError(problems)
+    context = Context(project, figures, lambda url: bookmap.html(project, url))
+    documents: dict[str, str] = {}
+    texts: dict[str, str] = {}
+    for page in project.pages:
+        try:
+            documents[page.path] = render(page, marks[page.path], context)
+            texts[page.path] = twins.twin(page, marks[page.path], project, figures)
+        except PageError as error:
+            problems += error.problems
+    if problems:
+        raise PageError(problems)
+    extra = generated.pages(project)
+    documents |= {page.path: page.document for page in extra}
+    texts |= {page.path: page.twin for page in extra}
+    return Content(project, extra, documents, texts, _facts(project, extra))
+
+
+def _facts(project: Project, extra: tuple[Generated, ...]) -> dict[str, Facts]:
+    def of(page: Page) -> Facts:
+        meta = page.meta
+        return Facts(
+            page.path, page.url, meta.title, meta.description, page.number, page.part, str(meta.updated), page.file
+        )
+
+    facts = {page.path: of(page) for page in project.pages}
+    return facts | {page.path: Facts(page.path, page.url, page.title, page.description) for page in extra}
+
+
+@dataclass
+class Builder:
+    """Builds one project again and again. ``figures`` and ``namespace`` may be made anew for every full build."""
+
+    root: Path
+    figures: Figures
+    namespace: Namespace
+    site_url: str | None = None
+    generator: str = "mkdocs"
+    notebooks: Path | None = None  # a folder with exported notebooks, placed at notebooks/
+    say: Say = print
+    _last: Content | None = None
+
+    def build(self, out: Path) -> Content:
+        """The whole site at ``out``, swapped in when it is complete."""
+        content = self._compose()
+        with swapped(out) as staging:
+            self._generate(content, dirty=False)
+            self.say(f"pages: {len(content.documents)} rendered by {self.generator}")
+            self._finish(content, staging, self._raw_files())
+            self._write_texts(content, staging)
+            self._write_figures(staging)
+            if self.notebooks is not None:
+                place_tree(self.notebooks, staging / "notebooks")
+        self._last = content
+        return content
+
+    def update(self, out: Path) -> tuple[str, ...]:
+        """Brings an edit into ``out``, file by file, and returns the addresses of the pages that changed.
+
+        Falls back to a whole build where pages came, went or were renamed.
+        """
+        last = self._last
+        content = self._compose()
+        if last is None or content.frame != last.frame or self.generator != "mkdocs":
+            self.build(out)
+            return tuple(facts.url for facts in content.facts.values())
+        changed = [path for path, document in content.documents.items() if document != last.documents[path]]
+        changed += [p for p, f in content.facts.items() if f != last.facts[p] and p not in changed]
+        if changed:
+            before = self._search_index()
+            self._generate(content, dirty=True)
+            self._merge_search_index(before, [content.facts[path].url for path in changed])
+            self._finish(content, out, [_html_of(path, content) for path in changed] + ["search/search_index.json"])
+        self._write_assets(content, out)
+        self._write_texts(content, out)
+        self._last = content
+        return tuple(content.facts[path].url for path in changed)
+
+    def _compose(self) -> Content:
+        return compose(load(self.root, site_url=self.site_url), self.figures, self.namespace)
+
+    @property
+    def _docs(self) -> Path:
+        return self.root / ".build" / "docs"
+
+    @property
+    def _raw(self) -> Path:
+        return self.root / ".build" / "site"
+
+    def _raw_files(self) -> list[str]:
+        # A site map's compressed copy carries its date, so that no two builds would be equal.
+        return [file for file in files_below(self._raw) if file != "sitemap.xml.gz"]
+
+    def _generate(self, content: Content, *, dirty: bool) -> None:
+        wanted = set(content.documents)
+        for path, text in content.documents.items():
+            write(self._docs / path, text)
+        assets = content.project.handbook / "assets"
+        for file in files_below(assets):
+            write(self._docs / "assets" / file, (assets / file).read_bytes())
+            wanted.add(f"assets/{file}")
+        for file in files_below(self._docs):
+            if file not in wanted:
+                (self._docs / file).unlink()
+        if not dirty and self._raw.exists():
+            shutil.rmtree(self._raw)
+        generators.run(self.generator, self.root, self._docs, self._raw, content.project.site_url, dirty=dirty)
+
+    def _finish(self, content: Content, out: Path, files: list[str]) -> None:
+        """The generator's files into ``out``, its HTML completed."""
+        pages = {_html_of(path, content): facts for path, facts in content.facts.items()}
+        for file in files:
+            raw = self._raw / file
+            if file in pages:
+                html = raw.read_text(encoding="utf-8")
+                write(out / file, postprocess.page(html, pages[file], content.project))
+            elif file == "404.html":
+                html = raw.read_text(encoding="utf-8")
+                write(out / file, postprocess.not_found(html, content.project))
+            elif file.startswith("assets/javascripts/bundle.") and file.endswith(".js"):
+                write(out / file, postprocess.script(raw.read_text(encoding="utf-8")))
+            elif (out / file).exists():
+                write(out / file, raw.read_bytes())
+            else:
+                place(raw, out / file)
+
+    def _write_texts(self, content: Content, out: Path) -> None:
+        for path, text in content.twins.items():
+            for address in twins.addresses(content.facts[path].url):
+                write(out / address, text)
+        write(out / "llms.txt", llms.index(content.project, content.generated))
+        for file, text in llms.bundles(content.project, content.twins).items():
+            write(out / file, text)
+
+    def _write_figures(self, out: Path) -> None:
+        for name in self.figures.names():
+            payload = json.dumps(self.figures.payload(name), ensure_ascii=False, separators=(",", ":"))
+            write(out / "figures" / f"{name}.json", payload)
+
+    def _write_assets(self, content: Content, out: Path) -> None:
+        assets = content.project.handbook / "assets"
+        for file in files_below(assets):
+            write(out / "assets" / file, (assets / file).read_bytes())
+
+    def _search_index(self) -> list[dict[str, str]]:
+        index = self._raw / "search" / "search_index.json"
+        return list(json.loads(index.read_text(encoding="utf-8"))["docs"])
+
+    def _merge_search_index(self, before: list[dict[str, str]], changed: list[str]) -> None:
+        """A partial run indexes only what it rendered: the other pages' entries are put back in their places."""
+        file = self._raw / "search" / "search_index.json"
+        index = json.loads(file.read_text(encoding="utf-8"))
+        fresh: dict[str, list[dict[str, str]]] = {}
+        for entry in index["docs"]:
+            fresh.setdefault(entry["location"].partition("#")[0], []).append(entry)
+        merged: list[dict[str, str]] = []
+        for entry in before:
+            url = entry["location"].partition("#")[0]
+            if url not in changed:
+                merged.append(entry)
+            elif url in fresh:
+                merged += fresh.pop(url)
+        index["docs"] = merged + [entry for entries in fresh.values() for entry in entries]
+        file.write_text(json.dumps(index, ensure_ascii=False, separators=(",", ":")), encoding="utf-8")
+
+
+def _html_of(path: str, content: Content) -> str:
+    return f"{content.facts[path].url}index.html"

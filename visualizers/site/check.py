@@ -1,0 +1,100 @@
+"""Everything that ``handbook check`` finds, as lines of ``file:line: message``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from visualizers.site import bookmap, generated, llms, pagechecks
+from visualizers.site.errors import Problem
+from visualizers.site.figures import Figures
+from visualizers.site.files import write
+from visualizers.site.project import Project, load
+from visualizers.site.resolve import resolve
+from visualizers.site.values import Namespace
+
+LLMS = "llms.txt"
+
+
+def check(root: Path, figures: Figures, namespace: Namespace, *, fix: bool = False) -> list[Problem]:
+    """All findings of the project, sorted. With ``fix`` a stale ``llms.txt`` is written anew first."""
+    project = load(root, strict=False)
+    problems = list(project.problems)
+    problems += bookmap.cycles(project)
+    problems += _ids(project)
+    problems += _reference(project)
+    names = {name: name.replace("-", "_") for name in figures.names()}
+    problems += _stems(project, names)
+    for page in project.pages:
+        _, found = resolve(page, namespace, project.bibliography)
+        problems += found
+        problems += pagechecks.check(page, project, names)
+    if not problems:  # the index of broken pages would say what is wrong with them, not with itself
+        problems += _index(project, fix=fix)
+    return sorted(set(problems))
+
+
+def _ids(project: Project) -> Iterator[Problem]:
+    seen: dict[str, str] = {}
+    stems: dict[str, str] = {}
+    for page in project.chapters:
+        for number in page.meta.ids:
+            if number in seen:
+                yield Problem(page.file, 0, f"covers id {number}, which {seen[number]} covers already")
+            seen[number] = page.file
+        if page.stem in stems:
+            yield Problem(page.file, 0, f"has the stem {page.stem!r} of {stems[page.stem]}: stems must differ")
+        stems[page.stem] = page.file
+
+
+def _reference(project: Project) -> Iterator[Problem]:
+    used = {key for page in project.pages for key in page.meta.sources}
+    for source in project.bibliography.values():
+        if source.key not in used:
+            yield Problem("handbook/bibliography.yml", source.line, f"{source.key}: no page names it in `sources`")
+    for term in project.glossary:
+        if term.page not in project.by_stem:
+            yield Problem("handbook/glossary.yml", term.line, f"{term.term}: there is no page {term.page!r}")
+
+
+def _stems(project: Project, names: dict[str, str]) -> Iterator[Problem]:
+    """A visualizer has a notebook of the same stem with the right header, and a page that shows it."""
+    shown = pagechecks.embedded(project.pages)
+    version = _version(project.root)
+    for name, stem in names.items():
+        if name not in shown and stem not in shown:
+            yield Problem(f"visualizers/{stem}.py", 0, "no page shows it: add a ```figure block")
+        notebook = project.root / "notebooks" / f"{stem}.py"
+        shown_path = f"notebooks/{stem}.py"
+        if not notebook.is_file():
+            yield Problem(shown_path, 0, f"is missing: the visualizer {name} needs a notebook of its stem")
+        elif message := _header_problem(notebook.read_text(encoding="utf-8"), version):
+            yield Problem(shown_path, 1, message)
+
+
+def _version(root: Path) -> str:
+    match = re.search(r'^version = "([^"]+)"', (root / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE)
+    return match.group(1) if match else ""
+
+
+def _header_problem(text: str, version: str) -> str:
+    """What is wrong with a notebook's script metadata. Other people's packages have our import names."""
+    block = re.match(r"(?:#!.*\n)?# /// script\n((?:#.*\n)*?)# ///\n", text)
+    if not block:
+        return "does not start with script metadata: `# /// script` ... `# ///`"
+    wanted = f'"inference-handbook=={version}"'
+    if wanted not in block.group(1):
+        return f"its script metadata does not name {wanted}"
+    if stranger := re.search(r'"(minillm|visualizers)[^"]*"', block.group(1)):
+        return f"its script metadata names {stranger.group()}, a stranger's package: name inference-handbook only"
+    return ""
+
+
+def _index(project: Project, *, fix: bool) -> Iterator[Problem]:
+    text = llms.index(project, generated.pages(project))
+    file = project.root / LLMS
+    if fix:
+        write(file, text)
+    elif not file.is_file() or file.read_text(encoding="utf-8") != text:
+        yield Problem(LLMS, 0, "is stale: run `handbook check --fix`")

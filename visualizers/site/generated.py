@@ -1,0 +1,115 @@
+"""The pages that no one writes: glossary, sources and map, each for the generator and as a Markdown twin."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from visualizers.site import bookmap, twins
+from visualizers.site.project import Page, Project
+from visualizers.site.reference import Term
+from visualizers.site.render import front_matter, source_html
+from visualizers.site.text import attribute, content, relative
+
+
+@dataclass(frozen=True)
+class Generated:
+    """``document`` is what the generator reads, ``twin`` what an agent reads."""
+
+    path: str
+    url: str
+    title: str
+    description: str
+    document: str
+    twin: str
+
+
+def pages(project: Project) -> tuple[Generated, ...]:
+    """All generated pages, in the order of the navigation."""
+    return (_map(project), _glossary(project), _sources(project))
+
+
+def _page(project: Project, name: str, title: str, description: str, body: str, twin: str) -> Generated:
+    url = f"reference/{name}/"
+    updated = max((page.meta.updated for page in project.pages), default=None)
+    fields: dict[str, object] = {
+        "title": title,
+        "description": description,
+        "canonical": project.site_url + url,
+        "updated": updated.isoformat() if updated else None,
+        "licence": twins.LICENCE,
+    }
+    return Generated(
+        f"reference/{name}.md",
+        url,
+        title,
+        description,
+        f"{front_matter(title, description)}# {title}\n\n{body}\n",
+        f"{twins.front_matter(fields)}# {title}\n\n{twin.strip()}\n",
+    )
+
+
+def _map(project: Project) -> Generated:
+    lead = "A line leads from a page down to the pages that need it. Start anywhere; go up for what is missing.\n\n"
+    return _page(
+        project,
+        "map",
+        "Map",
+        "What depends on what: every page of the handbook with the pages it needs.",
+        lead + bookmap.html(project, "reference/map/"),
+        bookmap.markdown(project).replace("\n### ", "\n## ").replace("### ", "## ", 1),
+    )
+
+
+def _glossary(project: Project) -> Generated:
+    url = "reference/glossary/"
+    ordered = sorted(project.glossary, key=lambda term: term.term.lower())
+    entries, lines = [], []
+    for term in ordered:
+        page = project.by_stem.get(term.page)
+        link = f'<a href="{attribute(relative(page.url, url))}">{content(page.label)}</a>' if page else ""
+        entries.append(
+            f'<dt id="{term.anchor}">{content(term.term)}{_also_html(term)}</dt>\n'
+            f"<dd>{content(term.definition)} {link}</dd>"
+        )
+        more = f" See [{page.label}]({twins.twin_url(page.url, project)})." if page else ""
+        also = f" (also: {', '.join(term.aliases)})" if term.aliases else ""
+        lines.append(f"- **{term.term}**{also}: {term.definition}{more}")
+    return _page(
+        project,
+        "glossary",
+        "Glossary",
+        "The terms of the handbook, each with its definition and the page that explains it.",
+        '<dl class="hb-glossary">\n' + "\n".join(entries) + "\n</dl>",
+        "\n".join(lines),
+    )
+
+
+def _also_html(term: Term) -> str:
+    """Other forms, without plurals, which tell a reader nothing."""
+    told = [form for form in term.aliases if form.rstrip("s") != term.term]
+    return f' <span class="hb-also">{content(", ".join(told))}</span>' if told else ""
+
+
+def _sources(project: Project) -> Generated:
+    url = "reference/sources/"
+    users: Mapping[str, list[Page]] = {
+        key: [page for page in project.pages if key in page.meta.sources] for key in project.bibliography
+    }
+    ordered = sorted(project.bibliography.values(), key=lambda s: (s.authors.lower(), s.year, s.title))
+    entries, lines = [], []
+    for source in ordered:
+        pages = users[source.key]
+        links = ", ".join(f'<a href="{attribute(relative(page.url, url))}">{content(page.label)}</a>' for page in pages)
+        entries.append(
+            f'<li id="{attribute(source.key)}">{source_html(source)} <span class="hb-users">In {links}.</span></li>'
+        )
+        lines.append(f"- {twins.source_markdown(source)} In {', '.join(page.label for page in pages)}.")
+    return _page(
+        project,
+        "sources",
+        "Sources",
+        "Everything that the handbook cites, with the day on which the cited values were checked.",
+        '<ul class="hb-bibliography">\n' + "\n".join(entries) + "\n</ul>",
+        "\n".join(lines),
+    )

@@ -1,0 +1,97 @@
+"""The one pass over the HTML of either generator: what a page says about itself, and its actions."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from html import escape
+
+from visualizers.site import twins
+from visualizers.site.project import HOME, Project
+from visualizers.site.text import relative
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the pass must know of one page."""
+
+    path: str
+    url: str
+    title: str
+    description: str
+    number: str = ""
+    part: str = ""
+    updated: str = ""
+    source_file: str = ""  # where the page is written, "" for generated pages
+
+
+_TITLE = re.compile(r"<title>.*?</title>", re.DOTALL)
+# What the pass sets itself, and what no reader needs.
+_DROPPED = re.compile(r'[ \t]*<(?:meta name="(?:description|generator)"|link rel="canonical")[^>]*>\n?')
+_HEADING = re.compile(r"(<h1[^>]*>.*?</h1>)", re.DOTALL)
+_NOT_FOUND = re.compile(r"<h1>404 - Not found</h1>")
+
+
+def page(html: str, facts: Facts, project: Project) -> str:
+    """The finished HTML of one page."""
+    here = facts.url
+    twin = relative(twins.main_address(here), here)
+    name = project.name if facts.path == HOME else f"{facts.title} · {project.name}"
+    head = "".join(
+        f"    {line}\n"
+        for line in (
+            f'<meta name="description" content="{escape(facts.description)}">',
+            f'<link rel="canonical" href="{escape(project.site_url + here)}">',
+            f'<link rel="alternate" type="text/markdown" title="Markdown" href="{escape(twin)}">',
+            f'<meta name="hb-figures" content="{escape(relative("figures/", here))}">',
+            f'<meta name="hb-notebooks" content="{escape(relative("notebooks/", here))}">',
+        )
+    )
+    html = _TITLE.sub(lambda _: f"<title>{escape(name)}</title>", _DROPPED.sub("", html), count=1)
+    html = html.replace("</head>", f"{head}  </head>", 1)
+    if facts.path != HOME:
+        above, below = _eyebrow(facts), _actions(twin)
+        html = _HEADING.sub(lambda m: above + m.group() + below, html, count=1)
+    return html.replace("</article>", _closing(facts, project) + "</article>", 1)
+
+
+def _eyebrow(facts: Facts) -> str:
+    if not facts.part:
+        return ""
+    number = f"<b>{escape(facts.number)}</b> " if facts.number else ""
+    return f'<p class="hb-eyebrow">{number}{escape(facts.part)}</p>\n'
+
+
+def _actions(twin: str) -> str:
+    return (
+        '\n<p class="hb-actions" data-search-exclude>'
+        f'<a href="{escape(twin)}">Markdown</a> '
+        '<button type="button" class="hb-copy" hidden>Copy</button></p>'
+    )
+
+
+def _closing(facts: Facts, project: Project) -> str:
+    parts = []
+    if facts.updated:
+        parts.append(f'Updated <time datetime="{facts.updated}">{facts.updated}</time>')
+    if facts.source_file:
+        address = f"{project.repository}/blob/main/{facts.source_file}"
+        parts.append(f'<a href="{escape(address)}">Source of this page</a>')
+    return f'<p class="hb-closing">{" · ".join(parts)}</p>\n' if parts else ""
+
+
+def not_found(html: str, project: Project) -> str:
+    """The page for addresses that lead nowhere. Its links are absolute, since it is served at any depth."""
+    home = "/" + project.site_url.split("://", 1)[-1].partition("/")[2]
+    text = (
+        "<h1>There is no such page</h1>\n"
+        "<p>The address is misspelt, or the page has moved. The search above knows every page, and "
+        f'<a href="{escape(home)}">the first page</a> has the map of the book.</p>'
+    )
+    html = _NOT_FOUND.sub(lambda _: text, html)
+    return _TITLE.sub(lambda _: f"<title>Not found · {escape(project.name)}</title>", _DROPPED.sub("", html), count=1)
+
+
+def script(code: str) -> str:
+    """The theme's script, mended: it takes every alternate version of a page for a translation with a site map."""
+    return code.replace('"link[rel=alternate]"', '"link[rel=alternate][hreflang]"')

@@ -1,0 +1,201 @@
+"""The handbook as it lies on disk: configuration, navigation, pages, bibliography and glossary, read once.
+
+Everything that a page says about other pages (stems, terms, keys) is resolved against this.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from visualizers.site import frontmatter
+from visualizers.site.errors import PageError, Problem, SiteError, shown_path
+from visualizers.site.frontmatter import FrontMatter
+from visualizers.site.reference import Source, Term, read_bibliography, read_glossary
+from visualizers.site.scan import Token, tokens
+
+HOME = "index.md"
+GENERATED = {"reference/glossary.md": "Glossary", "reference/sources.md": "Sources", "reference/map.md": "Map"}
+
+
+@dataclass(frozen=True)
+class Page:
+    """One chapter page. ``path`` is relative to the handbook's folder, ``part`` the navigation's heading."""
+
+    path: str
+    file: str  # as an author would open it, for messages
+    meta: FrontMatter
+    body: str
+    first_line: int
+    part: str
+
+    @property
+    def stem(self) -> str:
+        return Path(self.path).stem
+
+    @property
+    def url(self) -> str:
+        """The address below the site's root: ``kv-cache/paged-attention/``, empty for the home page."""
+        return url_of(self.path)
+
+    @property
+    def number(self) -> str:
+        return self.meta.ids[0] if self.meta.ids else ""
+
+    @property
+    def label(self) -> str:
+        """The title with its outline number, as the navigation shows it."""
+        return f"{self.number} {self.meta.title}".strip()
+
+    @cached_property
+    def tokens(self) -> Sequence[Token]:
+        return tokens(self.body, self.first_line)
+
+    def headings(self) -> Iterator[tuple[int, str]]:
+        """(level, Markdown text) of each heading, in order."""
+        for line in re.finditer(r"^(#{1,6})[ \t]+(.+?)[ \t]*#*$", _without_fences(self.tokens), re.MULTILINE):
+            yield len(line.group(1)), line.group(2)
+
+
+@dataclass(frozen=True)
+class Part:
+    """One heading of the navigation and the paths below it."""
+
+    title: str
+    paths: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Project:
+    """What a build reads. ``site_url`` ends in a slash."""
+
+    root: Path
+    config: Mapping[str, Any]
+    site_url: str
+    parts: tuple[Part, ...]
+    pages: tuple[Page, ...]  # in the order of the navigation, home page first
+    bibliography: Mapping[str, Source]
+    glossary: tuple[Term, ...]
+    problems: tuple[Problem, ...] = field(default=())
+
+    @cached_property
+    def by_stem(self) -> Mapping[str, Page]:
+        return {page.stem: page for page in self.pages if page.path != HOME}
+
+    @cached_property
+    def by_path(self) -> Mapping[str, Page]:
+        return {page.path: page for page in self.pages}
+
+    @property
+    def chapters(self) -> tuple[Page, ...]:
+        """The pages without the home page."""
+        return tuple(page for page in self.pages if page.path != HOME)
+
+    @property
+    def handbook(self) -> Path:
+        return self.root / "handbook"
+
+    @property
+    def build_dir(self) -> Path:
+        return self.root / ".build"
+
+    @property
+    def name(self) -> str:
+        return str(self.config["site_name"])
+
+    @property
+    def repository(self) -> str:
+        """The address of the source code, without a slash at the end."""
+        return str(self.config["extra"]["repository"]).rstrip("/")
+
+
+def url_of(path: str) -> str:
+    """The address of a page's path below the site's root, as both generators lay it out."""
+    stem = path.removesuffix(".md")
+    if stem == "index" or stem.endswith("/index"):
+        return stem.removesuffix("index")
+    return f"{stem}/"
+
+
+def find_root(start: Path) -> Path:
+    """The nearest folder upwards with a ``mkdocs.yml`` and a ``handbook``."""
+    for folder in (start, *start.parents):
+        if (folder / "mkdocs.yml").is_file() and (folder / "handbook").is_dir():
+            return folder
+    raise SiteError(f"{start} is not inside the project: run this where mkdocs.yml and handbook/ are, or give --root")
+
+
+def load(root: Path, *, site_url: str | None = None, strict: bool = True) -> Project:
+    """Reads the project. With ``strict`` any finding raises :class:`PageError`; else they lie in ``problems``."""
+    config_file = root / "mkdocs.yml"
+    try:
+        config = yaml.safe_load(config_file.read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError) as error:
+        raise SiteError(f"{config_file}: {error}") from error
+    parts = _parts(config, config_file)
+    bibliography, problems = read_bibliography(root / "handbook" / "bibliography.yml", root)
+    glossary, found = read_glossary(root / "handbook" / "glossary.yml", root)
+    problems += found
+    pages = []
+    for part in parts:
+        for path in part.paths:
+            if path in GENERATED:
+                continue
+            page, found = _read_page(root, path, part.title)
+            problems += found
+            if page is not None:
+                pages.append(page)
+    problems += _outside_navigation(root, parts)
+    if strict and problems:
+        raise PageError(problems)
+    url = (site_url or config["site_url"]).rstrip("/") + "/"
+    return Project(root, config, url, parts, tuple(pages), bibliography, glossary, tuple(problems))
+
+
+def _parts(config: Mapping[str, Any], file: Path) -> tuple[Part, ...]:
+    parts: list[Part] = []
+    for entry in config.get("nav") or ():
+        if isinstance(entry, str):
+            parts.append(Part("", (entry,)))
+            continue
+        ((title, below),) = entry.items()
+        if not isinstance(below, list) or not all(isinstance(path, str) for path in below):
+            raise SiteError(f"{file}: nav of {title!r} must be a list of paths; titles stand in the pages")
+        parts.append(Part(title, tuple(below)))
+    return tuple(parts)
+
+
+def _read_page(root: Path, path: str, part: str) -> tuple[Page | None, list[Problem]]:
+    file = root / "handbook" / path
+    shown = shown_path(file, root)
+    if not file.is_file():
+        return None, [Problem("mkdocs.yml", 0, f"nav names {path}, but there is no {shown}")]
+    try:
+        text = file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        return None, [Problem(shown, 0, f"is not UTF-8 at byte {error.start}: save it as UTF-8")]
+    meta, problems = frontmatter.parse(text, shown, home=path == HOME)
+    if meta is None:
+        return None, problems
+    _, body, first_line = frontmatter.split(text)
+    return Page(path, shown, meta, body, first_line, part), problems
+
+
+def _outside_navigation(root: Path, parts: Sequence[Part]) -> list[Problem]:
+    named = {path for part in parts for path in part.paths}
+    handbook = root / "handbook"
+    return [
+        Problem(shown_path(file, root), 0, "is not in the nav of mkdocs.yml: add it there")
+        for file in sorted(handbook.rglob("*.md"))
+        if (path := file.relative_to(handbook).as_posix()) not in named and not path.startswith("assets/")
+    ]
+
+
+def _without_fences(pieces: Sequence[Token]) -> str:
+    return "".join("" if token.kind in ("fence", "math_block") else token.raw for token in pieces)

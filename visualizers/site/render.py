@@ -1,0 +1,127 @@
+"""Turns a page into Markdown with HTML in it that any Markdown generator renders the same."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from visualizers.site import blocks
+from visualizers.site.errors import PageError, Problem
+from visualizers.site.figures import Figures
+from visualizers.site.mathml import MathError, to_mathml
+from visualizers.site.project import HOME, Page, Project
+from visualizers.site.reference import Source, Term
+from visualizers.site.resolve import Cited, Computed, Marks
+from visualizers.site.scan import Token
+from visualizers.site.terms import Linker
+from visualizers.site.text import attribute, content, relative
+
+SOURCES_HEADING = "## Sources"
+
+
+@dataclass(frozen=True)
+class Context:
+    """What is the same for all pages of one build. ``map_html`` draws the map as seen from a page's address."""
+
+    project: Project
+    figures: Figures
+    map_html: Callable[[str], str]
+
+
+def render(page: Page, marks: Marks, context: Context) -> str:
+    """The page for the generator: front matter, one first-level heading, the body, its sources."""
+    body = "".join(_Renderer(page, marks, context).pieces())
+    parts = [front_matter(page.label, page.meta.description)]
+    if page.path != HOME:
+        parts.append(f"# {content(page.meta.title)}\n\n")
+    parts.append(body.strip("\n") + "\n")
+    if page.meta.sources:
+        parts.append(f"\n{SOURCES_HEADING}\n\n" + source_list(page, context.project) + "\n")
+    return "".join(parts)
+
+
+def front_matter(title: str, description: str) -> str:
+    """JSON strings are YAML strings, whatever is in them."""
+    return (
+        f"---\ntitle: {json.dumps(title, ensure_ascii=False)}\n"
+        f"description: {json.dumps(description, ensure_ascii=False)}\n---\n\n"
+    )
+
+
+def source_list(page: Page, project: Project) -> str:
+    """The numbered list of the page's sources, each the target of its citations."""
+    items = []
+    for key in page.meta.sources:
+        source = project.bibliography[key]
+        items.append(f'<li id="source-{attribute(key)}">{source_html(source)}</li>')
+    return '<ol class="hb-sources">\n' + "\n".join(items) + "\n</ol>\n"
+
+
+def source_html(source: Source) -> str:
+    return (
+        f'{content(source.authors)}. <a href="{attribute(source.url)}"><cite>{content(source.title)}</cite></a>. '
+        f"{content(source.publisher)}, {source.year}. "
+        f'<span class="hb-checked">Checked {source.checked}.</span>'
+    )
+
+
+class _Renderer:
+    def __init__(self, page: Page, marks: Marks, context: Context) -> None:
+        self._page = page
+        self._marks = marks
+        self._context = context
+        self._linker = Linker(context.project.glossary, self._term)
+        self._problems: list[Problem] = []
+        self._figures_seen: set[str] = set()
+
+    def pieces(self) -> Iterator[str]:
+        for token in self._page.tokens:
+            if token.heading and token.heading <= 2 and token.raw.startswith("#"):
+                self._linker.section()
+            try:
+                yield self._piece(token)
+            except (MathError, blocks.BlockError, ValueError, LookupError) as error:
+                self._problems.append(Problem(self._page.file, token.line, str(error)))
+        if self._problems:
+            raise PageError(self._problems)
+
+    def _piece(self, token: Token) -> str:
+        match token.kind:
+            case "text":
+                return token.raw if token.heading else self._linker(token.raw)
+            case "computed" | "cited":
+                return _mark_html(self._marks[token])
+            case "math":
+                return to_mathml(token.text)
+            case "math_block":
+                return f'\n{token.indent}<div class="hb-math">{to_mathml(token.text, block=True)}</div>\n\n'
+            case "fence" if blocks.is_figure(token):
+                return self._figure(token)
+            case "fence" if blocks.is_map(token):
+                return f"\n{self._context.map_html(self._page.url)}\n\n"
+        return token.raw
+
+    def _figure(self, token: Token) -> str:
+        block = blocks.parse(token)
+        html = self._context.figures.html(block.name, block.state, relative("", self._page.url))
+        # The generators' HTML block ends at a blank line unless a block element encloses it.
+        return f'\n<div class="hb-figure-slot" data-search-exclude>\n{html.strip()}\n</div>\n\n'
+
+    def _term(self, term: Term, words: str) -> str:
+        href = relative(f"reference/glossary/#{term.anchor}", self._page.url)
+        return f'<a class="hb-term" href="{attribute(href)}" title="{attribute(term.definition)}">{words}</a>'
+
+
+def _mark_html(mark: Computed | Cited) -> str:
+    text = content(mark.text).replace(" ", "&nbsp;") if len(mark.text) <= 16 else content(mark.text)
+    tip = attribute(mark.explanation)
+    if isinstance(mark, Computed):
+        if mark.result.given:
+            return f'<span class="hb-num hb-given" title="{tip}">{text}</span>'
+        return f'<span class="hb-num" tabindex="0" title="{tip}">{text}</span>'
+    links = ",".join(
+        f'<a href="#source-{attribute(source.key)}" aria-label="source {position}">{position}</a>'
+        for source, position in zip(mark.sources, mark.positions, strict=True)
+    )
+    return f'<span class="hb-num hb-cited" tabindex="0" title="{tip}">{text}</span><sup class="hb-ref">{links}</sup>'

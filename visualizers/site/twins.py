@@ -1,0 +1,149 @@
+"""The Markdown twin of a page: made from its source, complete without a browser, links absolute.
+
+A computed number keeps its text and gets a footnote with its formula and values; a cited one a footnote
+with its source. A figure becomes its values in words and tables.
+"""
+
+from __future__ import annotations
+
+import json
+import posixpath
+from collections.abc import Iterator, Mapping, Sequence
+
+from visualizers.site import blocks, bookmap
+from visualizers.site.figures import Figures
+from visualizers.site.project import HOME, Page, Project, url_of
+from visualizers.site.reference import Source
+from visualizers.site.render import SOURCES_HEADING
+from visualizers.site.resolve import Computed, Marks
+from visualizers.site.scan import Token
+
+ADDRESSES = ("{x}.md", "{x}/index.md", "{x}/index.html.md")
+LICENCE = "CC BY 4.0, https://creativecommons.org/licenses/by/4.0/"
+
+
+def addresses(url: str) -> tuple[str, ...]:
+    """The paths below the site's root at which the twin of the page at ``url`` lies."""
+    x = url.rstrip("/")
+    return tuple(a.format(x=x) for a in ADDRESSES) if x else ("index.md", "index.html.md")
+
+
+def main_address(url: str) -> str:
+    return addresses(url)[0]
+
+
+def front_matter(fields: Mapping[str, object]) -> str:
+    """YAML whose values are JSON, so that nothing in them can be misread."""
+    lines = [f"{name}: {json.dumps(value, ensure_ascii=False)}" for name, value in fields.items() if value]
+    return "---\n" + "\n".join(lines) + "\n---\n\n"
+
+
+def page_fields(page: Page, project: Project) -> dict[str, object]:
+    """What a reader of the twin must know: where it lies, how old it is, what it rests on."""
+    meta = page.meta
+    return {
+        "title": page.label,
+        "description": meta.description,
+        "canonical": project.site_url + page.url,
+        "updated": meta.updated.isoformat(),
+        "ids": list(meta.ids),
+        "depends_on": [twin_url(project.by_stem[stem].url, project) for stem in meta.depends_on],
+        "sources": [project.bibliography[key].url for key in meta.sources],
+        "notebook": f"{project.site_url}notebooks/{meta.notebook}/" if meta.notebook else None,
+        "licence": LICENCE,
+    }
+
+
+def twin_url(url: str, project: Project) -> str:
+    """The absolute address of the twin of the page at ``url``."""
+    return project.site_url + main_address(url)
+
+
+def twin(page: Page, marks: Marks, project: Project, figures: Figures) -> str:
+    """The whole document."""
+    writer = _Writer(page, marks, project, figures)
+    body = "".join(writer.pieces()).strip("\n")
+    title = "" if page.path == HOME else f"# {page.meta.title}\n\n"
+    footnotes = writer.footnotes()
+    return front_matter(page_fields(page, project)) + title + body + "\n" + (f"\n{footnotes}" if footnotes else "")
+
+
+def source_markdown(source: Source) -> str:
+    return (
+        f"{source.authors}. [{source.title}]({source.url}). {source.publisher}, {source.year}. "
+        f"Checked {source.checked}."
+    )
+
+
+class _Writer:
+    def __init__(self, page: Page, marks: Marks, project: Project, figures: Figures) -> None:
+        self._page = page
+        self._marks = marks
+        self._project = project
+        self._figures = figures
+        self._notes: dict[str, str] = {}  # text of a footnote -> its label
+
+    def pieces(self) -> Iterator[str]:
+        for token in self._page.tokens:
+            yield self._piece(token)
+
+    def footnotes(self) -> str:
+        """The sources as the page numbers them, then the formulas in the order of the text."""
+        bibliography = self._project.bibliography
+        lines = [
+            f"[^s{position}]: {source_markdown(bibliography[key])}"
+            for position, key in enumerate(self._page.meta.sources, start=1)
+        ]
+        head = [SOURCES_HEADING, ""] if lines else []
+        formulas = [f"[^{label}]: {text}" for text, label in self._notes.items()]
+        return (
+            "\n".join([*head, *lines, *([""] if lines and formulas else []), *formulas, ""])
+            if lines or formulas
+            else ""
+        )
+
+    def _piece(self, token: Token) -> str:
+        match token.kind:
+            case "computed" | "cited":
+                return self._mark(token)
+            case "link":
+                return self._link(token)
+            case "fence" if blocks.is_figure(token):
+                block = blocks.parse(token)
+                url = self._project.site_url + self._page.url
+                return self._figures.markdown(block.name, block.state, url).strip("\n") + "\n"
+            case "fence" if blocks.is_map(token):
+                return bookmap.markdown(self._project)
+        return token.raw
+
+    def _mark(self, token: Token) -> str:
+        mark = self._marks[token]
+        if not isinstance(mark, Computed):
+            return mark.text + "".join(f"[^s{position}]" for position in mark.positions)
+        if mark.result.given:
+            return mark.text
+        text = mark.explanation
+        label = self._notes.setdefault(f"`{text}`", f"n{len(self._notes) + 1}")
+        return f"{mark.text}[^{label}]"
+
+    def _link(self, token: Token) -> str:
+        address = absolute(token.argument, self._page, self._project)
+        return token.raw.replace(f"]({token.argument}", f"]({address}", 1)
+
+
+def absolute(address: str, page: Page, project: Project) -> str:
+    """The address of a link on ``page`` for a reader elsewhere: pages by their twins, files by their URL."""
+    if "://" in address or address.startswith("mailto:"):
+        return address
+    path, sign, anchor = address.partition("#")
+    if not path:
+        return twin_url(page.url, project) + sign + anchor
+    target = posixpath.normpath(posixpath.join(posixpath.dirname(page.path), path))
+    if target.endswith(".md"):
+        return twin_url(url_of(target), project) + sign + anchor
+    return project.site_url + target + sign + anchor
+
+
+def texts(documents: Sequence[str]) -> str:
+    """Several twins as one document, each with its own front matter."""
+    return "\n\n".join(document.strip("\n") for document in documents) + "\n"
