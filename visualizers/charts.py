@@ -1,0 +1,201 @@
+"""The shared look of all charts, and what turns a chart into a specification at a width.
+
+A visualizer's ``figure`` returns a plain Altair chart whose data are ``charts.rows("name")``; fonts,
+axes, grid, legends and width come from here. Where it gives no width the chart fills its container,
+from 300 pixels up; a chart that must be wider gives a width and scrolls inside its figure.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import altair as alt
+
+from visualizers import palette
+from visualizers.palette import Theme, colour
+
+Spec = dict[str, Any]
+Rows = Mapping[str, Sequence[Mapping[str, Any]]]
+
+# The page sets the same stack, so that text measured here fits when the page draws it.
+FONT = 'Inter, system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif'
+HEIGHT = 260  # plot height in pixels where a chart gives none
+WIDE, NARROW = 680, 340  # total widths in pixels of the two printed sizes
+BREAKPOINT = 520  # below this width of the figure the narrow size is drawn
+AXIS_ROOM = 64  # pixels that a concatenated view leaves for its axis, since "container" cannot
+
+_MULTI = ("hconcat", "vconcat", "concat", "facet", "repeat", "spec")
+
+CONFIG: Spec = {
+    "aria": False,  # the figure is one image with a name and a table, not a tree of marks
+    "background": "transparent",
+    "font": FONT,
+    "padding": {"left": 2, "right": 10, "top": 4, "bottom": 2},
+    "view": {"stroke": None, "continuousHeight": HEIGHT, "discreteHeight": HEIGHT},
+    "axis": {
+        "labelColor": colour("muted"),
+        "labelFontSize": 12,
+        "labelLimit": 150,
+        "labelPadding": 6,
+        "titleColor": colour("muted"),
+        "titleFontSize": 12,
+        "titleFontWeight": 500,
+        "titlePadding": 8,
+        "gridColor": colour("grid"),
+        "domainColor": colour("axis"),
+        "tickColor": colour("axis"),
+        "tickSize": 4,
+    },
+    "axisX": {"grid": False, "labelOverlap": "greedy"},
+    "axisQuantitative": {"tickCount": 5},
+    # The title of the vertical axis lies above it: nobody turns the head, and a phone keeps its width.
+    "axisY": {
+        "domain": False,
+        "ticks": False,
+        "titleAngle": 0,
+        "titleAlign": "left",
+        "titleAnchor": "end",
+        "titleBaseline": "bottom",
+        "titleX": 0,
+        "titleY": -10,
+    },
+    "legend": {
+        "orient": "top",
+        "direction": "horizontal",
+        "title": None,
+        "labelColor": colour("text"),
+        "labelFontSize": 12,
+        "labelLimit": 220,
+        "titleColor": colour("muted"),
+        "titleFontSize": 12,
+        "titleFontWeight": 500,
+        "symbolSize": 120,
+        "symbolType": "square",
+        "symbolStrokeWidth": 0,
+        "columnPadding": 16,
+        "rowPadding": 4,
+        "offset": 10,
+    },
+    "header": {"labelColor": colour("text"), "labelFontSize": 12, "titleColor": colour("muted")},
+    "title": {"color": colour("text"), "fontSize": 13, "fontWeight": 600, "anchor": "start", "offset": 8},
+    "text": {"color": colour("text"), "fontSize": 12},
+    "line": {"color": colour("series-1"), "strokeWidth": 2.5, "strokeCap": "round"},
+    "point": {"color": colour("series-1"), "filled": True, "size": 70},
+    "bar": {"color": colour("series-1")},
+    "rect": {"color": colour("series-1")},
+    "area": {"color": colour("series-1")},
+    "rule": {"color": colour("axis")},
+    "tick": {"color": colour("series-1")},
+    "range": {"category": [colour(name) for name in palette.SERIES]},
+}
+
+
+def rows(name: str) -> alt.NamedData:
+    """The data of a chart, by its name in ``Data.rows``. Encodings then say their type: ``"x:Q"``."""
+    return alt.NamedData(name=name)
+
+
+def colour_scale(names: Mapping[str, str]) -> alt.Scale:
+    """The colour scale of a legend: what a row calls a thing, to the palette's name for its colour."""
+    return alt.Scale(domain=list(names), range=[colour(name) for name in names.values()])
+
+
+def spec(chart: Any) -> Spec:
+    """The chart as Vega-Lite with the shared look, without data and without a width in pixels."""
+    found: Spec = chart if isinstance(chart, dict) else chart.to_dict(validate=True)
+    found = copy.deepcopy(found)
+    found.pop("datasets", None)
+    found.pop("usermeta", None)
+    own = found.get("config", {})
+    own.get("view", {}).pop("continuousWidth", None)
+    own.get("view", {}).pop("continuousHeight", None)
+    found["config"] = _merged(CONFIG, own)
+    _strip_values(found)
+    _fill_container(found)
+    if not any(key in found for key in _MULTI):
+        found["autosize"] = {"type": "fit-x", "contains": "padding"}
+    return found
+
+
+def sized(found: Spec, datasets: Rows, width: int) -> Spec:
+    """``found`` with its data, drawn so that the whole is ``width`` pixels wide where it fills its container."""
+    found = copy.deepcopy(found)
+    multiple = any(key in found for key in _MULTI)
+    inner = width - AXIS_ROOM if multiple else width
+
+    def walk(node: Any) -> None:
+        if isinstance(node, dict):
+            if node.get("width") == "container":
+                node["width"] = inner
+            for key, child in node.items():
+                if key != "data":
+                    walk(child)
+        elif isinstance(node, list):
+            for child in node:
+                walk(child)
+
+    walk(found)
+    if width < BREAKPOINT:
+        found["config"]["legend"]["columns"] = 2
+    found["datasets"] = {name: list(records) for name, records in datasets.items()}
+    return found
+
+
+def for_notebook(chart: Any, datasets: Rows, theme: Theme) -> alt.Chart:
+    """The chart with its data and plain colours, to be shown in a notebook of that theme."""
+    found = json.loads(palette.resolve(json.dumps(spec(chart)), theme))
+    found["datasets"] = {name: list(records) for name, records in datasets.items()}
+    return alt.Chart.from_dict(found)
+
+
+def dataset_names(found: Spec) -> set[str]:
+    """The names of all data that the chart draws."""
+    names: set[str] = set()
+
+    def walk(node: Any) -> None:
+        if isinstance(node, dict):
+            data = node.get("data")
+            if isinstance(data, dict) and "name" in data:
+                names.add(data["name"])
+            for child in node.values():
+                walk(child)
+        elif isinstance(node, list):
+            for child in node:
+                walk(child)
+
+    walk(found)
+    return names
+
+
+def _merged(base: Spec, over: Spec) -> Spec:
+    """``base`` overlaid with ``over``, dictionaries key by key."""
+    out = copy.deepcopy(base)
+    for key, value in over.items():
+        both = isinstance(value, dict) and isinstance(out.get(key), dict)
+        out[key] = _merged(out[key], value) if both else copy.deepcopy(value)
+    return out
+
+
+def _strip_values(node: Any) -> None:
+    """Takes inline values out of named data, so that the specification is the same in every state."""
+    if isinstance(node, dict):
+        data = node.get("data")
+        if isinstance(data, dict) and "name" in data:
+            node["data"] = {"name": data["name"]}
+        for child in node.values():
+            _strip_values(child)
+    elif isinstance(node, list):
+        for child in node:
+            _strip_values(child)
+
+
+def _fill_container(found: Spec) -> None:
+    """Lets every view without a width fill the figure: the chart itself, or each child of a stack."""
+    if "vconcat" in found:
+        for child in found["vconcat"]:
+            _fill_container(child)
+    elif not any(key in found for key in _MULTI):
+        found.setdefault("width", "container")
