@@ -119,14 +119,16 @@ class KVManager:
             # The chain went through another request's equal block, which was evicted since. The
             # table's own blocks hold the same content: they are filed in their place.
             chain = self.index.root(extras)
-        added = []
+        added: list[int] = []
         while chain.length < num_full:
             block = table.blocks[chain.length]
             start = chain.length * self.block_size
             was_indexed = block in self.index
             tokens = request.token_ids[start : start + self.block_size]
             chain, displaced = self.index.insert(chain, block, tokens, extras)
-            if displaced is not None and displaced != block:
+            if displaced in added:  # two blocks of this table have one digest
+                added.remove(displaced)
+            elif displaced is not None and displaced != block:
                 self._trace.emit("evict", request.request_id, [displaced])
             if not was_indexed and chain.block == block:
                 added.append(block)

@@ -9,9 +9,7 @@ from hypothesis import strategies as st
 
 from minillm.core.sampling import SamplingParams, distribution, sample, uniform
 
-LOGITS = st.lists(
-    st.floats(-8, 8, allow_nan=False) | st.sampled_from([0.0, 1.0, -math.inf]), min_size=1, max_size=8
-)
+LOGITS = st.lists(st.floats(-8, 8, allow_nan=False) | st.sampled_from([0.0, 1.0, -math.inf]), min_size=1, max_size=8)
 PARAMS = st.builds(
     SamplingParams,
     temperature=st.sampled_from([0.0, 1e-300, 0.3, 1.0, 2.5]),

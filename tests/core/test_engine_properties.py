@@ -1,0 +1,115 @@
+"""Whatever the workload and the configuration: every invariant holds at every step, and the ids are right.
+
+``drive`` audits I1-I9, I13, I15-I22, I24-I26, I30 and I33 (see ``core_harness``).
+"""
+
+import random
+
+import pytest
+from core_harness import Case, Job, drive, random_case, six_bits, without
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from minillm.core.config import EngineConfig
+from minillm.core.prefix import digest128
+from minillm.core.sampling import SamplingParams
+
+
+@st.composite
+def jobs(draw: st.DrawFn) -> Job:
+    max_tokens = draw(st.integers(1, 7))
+    params = SamplingParams(
+        temperature=draw(st.sampled_from([0.0, 1.0])),
+        max_tokens=max_tokens,
+        min_tokens=draw(st.sampled_from([0, max_tokens])),
+        ignore_eos=draw(st.booleans()),
+        seed=draw(st.sampled_from([None, 7])),
+    )
+    return Job(
+        prompt=tuple(draw(st.lists(st.integers(0, 1), min_size=1, max_size=7))),
+        params=params,
+        arrival_s=float(draw(st.integers(0, 6))),
+        salt=draw(st.sampled_from([None, "a"])),
+        abort_after=draw(st.none() | st.integers(0, 8)),
+    )
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    block_size = draw(st.integers(1, 3))
+    chunked = draw(st.booleans())
+    config = EngineConfig(
+        block_size=block_size,
+        num_blocks=draw(st.integers(11 // block_size + 1, 11 // block_size + 8)),
+        max_batch_tokens=draw(st.integers(1, 8)) if chunked else draw(st.integers(12, 16)),
+        max_running_requests=draw(st.integers(1, 4)),
+        max_model_len=12,
+        policy=draw(st.sampled_from(["continuous", "static", "dynamic"])),
+        max_wait_s=draw(st.sampled_from([0.0, 1.5])),
+        chunked_prefill=chunked,
+        prefix_caching=draw(st.booleans()),
+    )
+    return Case(
+        config,
+        tuple(draw(st.lists(jobs(), min_size=1, max_size=6))),
+        eos_ids=draw(st.sampled_from([frozenset(), frozenset({1})])),
+        hash_function=draw(st.sampled_from([digest128, six_bits])),
+        abort_in_flight=draw(st.booleans()),
+    )
+
+
+@given(cases())
+@settings(max_examples=300, deadline=None)
+def test_every_invariant_at_every_step(case: Case) -> None:
+    drive(case)
+
+
+def test_the_random_workloads_reach_what_they_are_for() -> None:
+    """A generator that never preempts or hits would pass everything."""
+    outcomes = [drive(random_case(random.Random(seed))) for seed in range(400)]
+    assert sum(o.engine.scheduler.num_preemptions for o in outcomes) > 20
+    assert sum(r.num_cached for o in outcomes for r in o.engine.requests.values()) > 200
+    assert sum(len(o.refused) for o in outcomes) > 50
+    kinds = {e.kind for o in outcomes for e in o.engine.trace.events}
+    assert kinds == {
+        *("arrive", "hit", "admit", "evict", "allocate", "schedule", "index", "token", "preempt", "free", "finish")
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", range(20))
+def test_long_fuzz(block: int) -> None:
+    for seed in range(1000 + block * 5000, 1000 + (block + 1) * 5000):
+        drive(random_case(random.Random(seed)))
+
+
+@given(st.lists(jobs().map(lambda j: Job(j.prompt, j.params, salt=j.salt)), min_size=1, max_size=5))
+@settings(max_examples=40, deadline=None)
+def test_i26_ids_depend_on_no_setting(work: list[Job]) -> None:
+    roomy = EngineConfig(block_size=16, num_blocks=64, max_model_len=14, prefix_caching=False)
+    case = Case(roomy, tuple(work))
+    expected = drive(case).ids()
+    variants = [
+        {"block_size": 1},
+        {"block_size": 2, "prefix_caching": True},
+        {"block_size": 3, "prefix_caching": True, "max_batch_tokens": 3},
+        {"block_size": 1, "num_blocks": 14, "prefix_caching": True},
+        {"block_size": 2, "num_blocks": 8},
+        {"max_batch_tokens": 1},
+        {"max_batch_tokens": 16, "chunked_prefill": False},
+        {"max_running_requests": 1},
+        {"policy": "static", "max_running_requests": 2},
+        {"policy": "dynamic", "max_running_requests": 2, "max_wait_s": 3.0},
+    ]
+    for fields in variants:
+        assert drive(without(case, **fields)).ids() == expected, fields
+
+
+def test_i23_preemption_changes_no_output() -> None:
+    work = tuple(Job((i % 2, 0, 1), SamplingParams(temperature=t, max_tokens=9)) for i, t in enumerate([0.0, 1.0, 0.0]))
+    roomy = Case(EngineConfig(block_size=2, num_blocks=64), work)
+    tight = without(roomy, num_blocks=8)
+    assert drive(roomy).engine.scheduler.num_preemptions == 0
+    outcome = drive(tight)
+    assert outcome.engine.scheduler.num_preemptions > 0
+    assert outcome.ids() == drive(roomy).ids()

@@ -1,0 +1,90 @@
+"""Faults planted in the core, each of which the audited fuzz must find: a fuzz that finds nothing proves nothing."""
+
+from __future__ import annotations
+
+import inspect
+import random
+import sys
+import textwrap
+from typing import Any, NamedTuple
+
+import pytest
+from core_harness import drive, random_case
+
+from minillm.backends.hash_model import WrongReadError
+from minillm.core.blocks import BlockPool, PoolError
+from minillm.core.engine import EngineError
+from minillm.core.kv_manager import KVManager
+from minillm.core.prefix import PrefixIndex
+from minillm.core.scheduler import Scheduler
+
+
+class Edit(NamedTuple):
+    """In the source of one method, ``old`` becomes ``new``: a mutant of today's code, never of a copy."""
+
+    owner: type
+    method: str
+    old: str
+    new: str
+
+
+UNCHAINED = [
+    Edit(PrefixIndex, "match", "self._hash(link.digest + tokens)", "self._hash(tokens)"),
+    Edit(PrefixIndex, "insert", "self._hash(parent.digest + tokens)", "self._hash(tokens)"),
+]
+NO_PARENT = Edit(PrefixIndex, "_holds", "entry.parent == parent.block", "True")
+NO_PARENT_EPOCH = Edit(PrefixIndex, "_holds", "entry.parent_epoch == parent.epoch", "True")
+NO_TOKENS = Edit(PrefixIndex, "_holds", "entry.tokens == tokens", "True")
+NO_EXTRAS = Edit(PrefixIndex, "_holds", "entry.extras == extras", "True")
+
+MUTANTS: dict[str, list[Edit]] = {
+    "old key kept on reuse": [Edit(KVManager, "reserve", "self.index.remove(block)", "pass")],
+    "unchained hash": [*UNCHAINED, NO_PARENT, NO_PARENT_EPOCH],
+    "short hash without verification": [NO_PARENT, NO_PARENT_EPOCH, NO_TOKENS, NO_EXTRAS],
+    "tokens not compared": [NO_TOKENS],
+    "full-prompt hit": [Edit(KVManager, "lookup", "(request.num_known - 1)", "request.num_known")],
+    "one block too few": [Edit(KVManager, "reserve", "-(-num_tokens //", "-(-(num_tokens - 1) //")],
+    "one block too many": [Edit(KVManager, "reserve", "-(-num_tokens //", "-(-(num_tokens + 1) //")],
+    "hit not held": [Edit(KVManager, "admit", "pool.touch(block)", "pass")],
+    "revived blocks counted as free": [Edit(KVManager, "admit", "pool.num_free - revived", "pool.num_free")],
+    "part of a block indexed": [Edit(KVManager, "commit", "num_computed // self.block_size", "num_computed")],
+    "released to the wrong count": [Edit(BlockPool, "release", "self.ref_counts[block] -= 1", "pass")],
+    "progress kept when preempted": [Edit(Scheduler, "_preempt", "request.num_computed = 0", "pass")],
+    "admission after preemption": [Edit(Scheduler, "schedule", "if not preempted:", "if True:")],
+    "oldest preempted first": [Edit(Scheduler, "_schedule_running", "max(self.running", "min(self.running")],
+    "sampled within a prompt": [Edit(Scheduler, "_plan", "end == request.num_known", "True")],
+    "reads past the chunk": [
+        Edit(Scheduler, "_plan", "context_lengths.append(end)", "context_lengths.append(request.num_known)")
+    ],
+    "cached tokens cost budget": [
+        Edit(Scheduler, "_admit_waiting", "request.num_known - hit.num_tokens", "request.num_known")
+    ],
+    "queue ignores order": [Edit(Scheduler, "add", "self._policy.key(request)", "(0.0, -request.index)")],
+}  # fmt: skip
+
+
+def mutate(monkeypatch: pytest.MonkeyPatch, edits: list[Edit]) -> None:
+    for owner, method in dict.fromkeys((edit.owner, edit.method) for edit in edits):
+        function = getattr(owner, method)
+        source = textwrap.dedent(inspect.getsource(function))
+        for edit in edits:
+            if (edit.owner, edit.method) == (owner, method):
+                assert source.count(edit.old) == 1, f"{method} has {source.count(edit.old)} times {edit.old!r}"
+                source = source.replace(edit.old, edit.new)
+        scope: dict[str, Any] = dict(vars(sys.modules[function.__module__]))
+        exec("from __future__ import annotations\n" + source, scope)  # noqa: S102
+        monkeypatch.setattr(owner, method, scope[method])
+
+
+def fuzz(seeds: range) -> None:
+    for seed in seeds:
+        drive(random_case(random.Random(seed)))
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_the_fuzz_kills(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    fuzz(range(10))  # the unchanged code, so that a kill is the mutant's doing
+    mutate(monkeypatch, MUTANTS[name])
+    # Only a violated invariant or a wrong token is a kill; a NameError would be a fault of the mutant.
+    with pytest.raises((AssertionError, PoolError, EngineError, WrongReadError, IndexError)):
+        fuzz(range(2000))

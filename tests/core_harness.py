@@ -1,0 +1,277 @@
+"""Drives the engine on the hash model and checks every invariant at every step; used by ``tests/core``.
+
+``AuditedModel`` stands between engine and hash model. Before a step runs it poisons whatever no one may
+read, and checks the plan against pool, index and requests; ``drive`` runs a workload to its end and
+compares every output with an oracle that knows no blocks.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from minillm.backends.hash_model import HashModel
+from minillm.core.clock import VirtualClock
+from minillm.core.config import EngineConfig
+from minillm.core.engine import Engine, Event
+from minillm.core.plan import StepPlan, StepResult
+from minillm.core.prefix import Hash, digest128
+from minillm.core.request import Request, RequestError, Status
+from minillm.core.sampling import SamplingParams, uniform
+from minillm.core.trace import Replay
+
+GREEDY = SamplingParams(temperature=0)
+
+
+class AuditedModel(HashModel):
+    """The hash model, with an audit of every plan. Each step takes one second of virtual time."""
+
+    def __init__(self, clock: VirtualClock, **sizes: int) -> None:
+        super().__init__(**{"vocab_size": 2, "max_model_len": 40, **sizes})
+        self.clock = clock
+        self.engine: Engine | None = None
+        self.plans: list[StepPlan] = []
+        self.during_run: Callable[[], object] = lambda: None  # what the outside does while a step is in flight
+
+    def run(self, plan: StepPlan) -> StepResult:
+        assert self.engine is not None
+        pool, index = self.engine.kv.pool, self.engine.kv.index
+        self.poison([0, *(b for b in pool.free_list() if b not in index)])
+        audit_plan(self.engine, plan)
+        self.plans.append(plan)
+        result = super().run(plan)
+        self.during_run()
+        self.clock.advance(1.0)
+        return StepResult(result.token_ids, 1.0)
+
+    def is_written(self, block: int) -> bool:
+        size = self._block_size
+        return None not in self._slots[block * size : (block + 1) * size]
+
+
+def audit_plan(engine: Engine, plan: StepPlan) -> None:
+    size, config = engine.config.block_size, engine.config
+    pool, index = engine.kv.pool, engine.kv.index
+    assert len(plan.token_ids) <= config.max_batch_tokens, "I17: over the token budget"
+    assert len(plan.request_ids) <= len(engine.scheduler.running) <= config.max_running_requests, "I17"
+    assert len(set(plan.slots)) == len(plan.slots), "I15: two tokens write one slot"
+    assert min(plan.token_ids) >= 0
+    for r, request_id in enumerate(plan.request_ids):
+        request = engine.requests[request_id]
+        start, end = plan.query_starts[r], plan.query_starts[r + 1]
+        assert end > start, "I18: scheduled with no token"
+        assert plan.positions[start:end] == list(range(request.num_computed, request.num_computed + end - start))
+        assert plan.token_ids[start:end] == request.token_ids[request.num_computed :][: end - start]
+        assert plan.context_lengths[r] == request.num_computed + end - start, "row 7: reads past what is written"
+        assert len(plan.block_tables[r]) == -(-plan.context_lengths[r] // size), "I13: table length"
+        assert (r in plan.sample_rows) == (plan.context_lengths[r] == request.num_known)
+        for position, slot in zip(plan.positions[start:end], plan.slots[start:end], strict=True):
+            block = slot // size
+            assert slot == plan.block_tables[r][position // size] * size + position % size
+            assert block != 0, "the null block is written"
+            assert pool.ref_counts[block] == 1, "I16: a shared block is written"
+            assert block not in index, "I16: an indexed block is written"
+    for request in engine.scheduler.running:
+        decodes = request.num_known - request.num_computed == 1
+        assert not decodes or request.request_id in plan.request_ids, "I22: a decode is left out of a step"
+
+
+def audit_state(engine: Engine) -> None:
+    """Between steps: structures agree, and the index names written blocks only."""
+    engine.check()
+    for request in engine.requests.values():
+        assert request.status is Status.RUNNING or request.num_computed == 0 or request.is_finished
+    model = engine.backend
+    assert isinstance(model, AuditedModel)
+    for block in engine.kv.index.blocks():
+        assert model.is_written(block), "I6: a block is indexed that is not full of computed tokens"
+
+
+@dataclass(frozen=True)
+class Job:
+    """One request of a workload."""
+
+    prompt: tuple[int, ...]
+    params: SamplingParams = GREEDY
+    arrival_s: float = 0.0
+    salt: str | None = None
+    abort_after: int | None = None  # engine steps after which it is aborted
+
+
+@dataclass(frozen=True)
+class Case:
+    """A workload and the engine it runs on."""
+
+    config: EngineConfig
+    jobs: tuple[Job, ...]
+    eos_ids: frozenset[int] = frozenset()
+    hash_function: Hash = digest128
+    vocab_size: int = 2
+    abort_in_flight: bool = False
+
+
+@dataclass
+class Outcome:
+    engine: Engine
+    model: AuditedModel
+    events: list[Event] = field(default_factory=list)
+    refused: dict[int, str] = field(default_factory=dict)  # jobs that the engine would not take
+
+    def ids(self) -> dict[str, list[int]]:
+        return {request_id: request.output_ids for request_id, request in self.engine.requests.items()}
+
+
+def make_engine(config: EngineConfig, **options: object) -> tuple[Engine, AuditedModel]:
+    """An audited engine on virtual time."""
+    clock = VirtualClock()
+    vocab_size = options.pop("vocab_size", 2)
+    model = AuditedModel(clock, vocab_size=vocab_size)  # type: ignore[arg-type]
+    engine = Engine(model, config, clock=clock, **options)  # type: ignore[arg-type]
+    model.engine = engine
+    return engine, model
+
+
+def oracle(model: HashModel, request: Request, eos_ids: frozenset[int]) -> list[int]:
+    """The output that the request must have, found without blocks, batches or steps."""
+    params, ids = request.params, list(request.prompt_ids)
+    while len(ids) < request.max_total_tokens:
+        draw = uniform(request.seed, len(ids) - request.num_prompt) if params.temperature > 0 else 0.0
+        ids.append(model.next_id(ids, params, draw))
+        num_output = len(ids) - request.num_prompt
+        is_stop = (ids[-1] in eos_ids and not params.ignore_eos) or ids[-1] in params.stop_token_ids
+        if is_stop and num_output >= params.min_tokens:
+            break
+    return ids[request.num_prompt :]
+
+
+def drive(case: Case) -> Outcome:
+    """Run a case to its end under all audits, then check outputs, events, order and replay."""
+    engine, model = make_engine(
+        case.config, eos_ids=case.eos_ids, hash_function=case.hash_function, vocab_size=case.vocab_size
+    )
+    outcome = Outcome(engine, model)
+    aborts: dict[int, list[str]] = {}
+    for i, job in enumerate(case.jobs):
+        try:
+            engine.add_request(job.prompt, job.params, request_id=f"j{i}", arrival_s=job.arrival_s, salt=job.salt)
+        except RequestError as error:
+            outcome.refused[i] = str(error)
+            continue
+        if job.abort_after is not None:
+            aborts.setdefault(job.abort_after, []).append(f"j{i}")
+    if case.abort_in_flight:
+        model.during_run = lambda: [engine.abort(r) for r in aborts.get(engine.num_steps, [])]
+    # The oldest request advances in every step that runs, so each is the oldest for at most its length.
+    bound = 2 * sum(r.max_total_tokens for r in engine.requests.values()) + 2 * len(case.jobs) + 5
+    calls = 0
+    while engine.has_work():
+        if not case.abort_in_flight:
+            for request_id in aborts.pop(calls, []):
+                engine.abort(request_id)
+        outcome.events += engine.step()
+        audit_state(engine)
+        calls += 1
+        assert calls <= bound, f"I20: no end after {calls} steps"
+    audit_outcome(case, outcome)
+    return outcome
+
+
+def audit_outcome(case: Case, outcome: Outcome) -> None:
+    engine = outcome.engine
+    assert engine.kv.pool.num_used == 0, "I5: idle with used blocks"
+    for request_id, request in engine.requests.items():
+        own = [e for e in outcome.events if e.request_id == request_id]
+        assert [e.kind for e in own[:-1]] == ["token"] * (len(own) - 1), "I33"
+        assert own[-1].kind == "finish", "I33: exactly one terminal event, the last"
+        assert own[-1].finish_reason == request.finish_reason
+        assert [e.token_id for e in own[:-1]] == request.output_ids
+        expected = oracle(outcome.model, request, case.eos_ids)
+        if request.finish_reason == "abort":
+            assert request.output_ids == expected[: request.num_output], "a wrong token before the abort"
+        else:
+            assert request.output_ids == expected, "I26: a wrong token"
+        assert request.num_output <= request.params.max_tokens, "I30"
+        assert request.num_in_flight == 0
+    audit_trace(outcome)
+
+
+def audit_trace(outcome: Outcome) -> None:
+    engine, trace = outcome.engine, outcome.engine.trace.events
+    first: dict[str, None] = dict.fromkeys(e.request_id for e in trace if e.kind == "admit")
+    order = [(engine.requests[r].arrival_s, engine.requests[r].index) for r in first]
+    assert order == sorted(order), "I24: admitted out of order"
+    # Events of one planning carry one time. A planning that preempted admits nobody (row 28).
+    preempted_at = {e.time_s for e in trace if e.kind == "preempt"}
+    assert not preempted_at & {e.time_s for e in trace if e.kind == "admit"}
+    running: set[str] = set()
+    for event in trace:
+        if event.kind == "admit":
+            running.add(event.request_id)
+        elif event.kind in ("preempt", "finish"):
+            last = max(running, key=lambda r: (engine.requests[r].arrival_s, engine.requests[r].index), default="")
+            assert event.kind == "finish" or event.request_id == last, "the victim did not come last"
+            running.discard(event.request_id)
+    replay = Replay(engine.kv.pool.num_blocks)
+    replay.apply(trace)
+    assert not replay.tables
+    assert not any(replay.holders)
+    assert {b for b, cached in enumerate(replay.cached) if cached} == set(engine.kv.index.blocks())
+
+
+def six_bits(data: bytes) -> bytes:
+    """A hash with 64 values, so that collisions are everywhere."""
+    return bytes([digest128(data)[0] & 63])
+
+
+def random_case(rng: random.Random) -> Case:
+    """Tiny blocks, tiny pool, two letters: where the bugs are."""
+    chunked = rng.random() < 0.8
+    max_model_len = rng.choice([6, 9, 14])
+    block_size = rng.choice([1, 2, 3])
+    config = EngineConfig(
+        block_size=block_size,
+        # From one too few for the longest request to room for about two of them.
+        num_blocks=(max_model_len - 1) // block_size + 1 + rng.randint(0, max_model_len // block_size),
+        max_batch_tokens=rng.randint(1, 9) if chunked else max_model_len + rng.randint(0, 5),
+        max_running_requests=rng.randint(1, 4),
+        max_model_len=max_model_len,
+        policy=rng.choice(["continuous", "continuous", "static", "dynamic"]),
+        max_wait_s=rng.choice([0.0, 1.5]),
+        chunked_prefill=chunked,
+        prefix_caching=rng.random() < 0.8,
+        seed=rng.randint(0, 3),
+    )
+    return Case(
+        config,
+        tuple(_random_job(rng, max_model_len) for _ in range(rng.randint(1, 7))),
+        eos_ids=rng.choice([frozenset(), frozenset({1})]),
+        hash_function=rng.choice([digest128, six_bits]),
+        abort_in_flight=rng.random() < 0.3,
+    )
+
+
+def _random_job(rng: random.Random, max_model_len: int) -> Job:
+    # Mostly one letter: long common prefixes.
+    prompt = tuple(int(rng.random() < 0.15) for _ in range(rng.randint(1, max_model_len)))
+    max_tokens = rng.randint(1, 9)
+    params = SamplingParams(
+        temperature=rng.choice([0.0, 0.0, 1.0]),
+        max_tokens=max_tokens,
+        min_tokens=rng.choice([0, 0, max_tokens]),
+        seed=rng.choice([None, 7]),
+        ignore_eos=rng.random() < 0.5,
+        stop_token_ids=rng.choice([(), (), (0,)]),
+    )
+    return Job(
+        prompt,
+        params,
+        arrival_s=rng.choice([0.0, 0.0, float(rng.randint(0, 12))]),
+        salt=rng.choice([None, None, "a"]),
+        abort_after=rng.choice([None, None, None, rng.randint(0, 8)]),
+    )
+
+
+def without(case: Case, **fields: object) -> Case:
+    """The same workload on a changed configuration."""
+    return replace(case, config=replace(case.config, **fields))  # type: ignore[arg-type]
