@@ -1,0 +1,141 @@
+"""What a notebook needs beside the engine: controls from a visualizer's contract, its chart, table and sentence.
+
+The same code runs on a local kernel and in the browser's Python; only :func:`fetch_model` tells them apart.
+Values come from the page's address (``?context=8192``), so a notebook opens in the state that its figure had.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import marimo as mo
+
+from minillm import hub
+from visualizers import charts, formats, palette
+from visualizers.cells import plain_data, plain_table
+from visualizers.contract import Choice, Data, Input, InputError, Number, Visualizer
+from visualizers.controls import nearest, stops
+
+IN_BROWSER = sys.platform == "emscripten"
+
+
+def style() -> Any:
+    """The colours of the book in both themes and a measure for text; to be shown once, by a notebook's first cell."""
+    variables = {
+        theme: "".join(f"--hb-{name}:{value};" for name, value in colours.items())
+        for theme, colours in (("light", palette.LIGHT), ("dark", palette.DARK))
+    }
+    return mo.Html(
+        f"<style>:root{{{variables['light']}}} :is(.dark,.dark-theme){{{variables['dark']}}}"
+        f" marimo-vega svg{{max-width:100%}}</style>"
+    )
+
+
+def controls(visualizer: Visualizer) -> Any:
+    """A marimo dictionary with one control for each input, by name, standing where the page's address says.
+
+    A value there that the input does not take is left out: :func:`read` would have refused it with the same words.
+    """
+    asked = mo.query_params().to_dict()
+    return mo.ui.dictionary({i.name: _control(i, _asked(i, asked)) for i in visualizer.inputs})
+
+
+def read(visualizer: Visualizer, ui: Any) -> dict[str, Any]:
+    """The values of the controls. Where one is not taken (an empty prompt), says so and stops the cells below."""
+    try:
+        return visualizer.parse(ui.value)
+    except InputError as error:
+        mo.stop(True, mo.callout(mo.md(str(error)), kind="warn"))
+        raise  # not reached: stop raises
+
+
+def show(visualizer: Visualizer, data: Data) -> Any:
+    """Chart, sentence and table of ``data``, one below the other."""
+    return mo.vstack([chart(visualizer, data), sentence(visualizer, data), table(visualizer, data)], gap=1)
+
+
+class Chart:
+    """A Vega-Lite specification that marimo draws as SVG, whose colours then follow the page's theme."""
+
+    def __init__(self, spec: charts.Spec) -> None:
+        self.spec = spec
+
+    def _mime_(self) -> tuple[str, str]:
+        return "application/vnd.vegalite.v6+json", json.dumps(self.spec)
+
+
+def chart(visualizer: Visualizer, data: Data) -> Chart:
+    """The figure. Not checked against Vega-Lite's schema, which the tests do: that is slow in the browser."""
+    plain = plain_data(data, visualizer.units, visualizer.name)
+    spec = charts.spec(visualizer.figure(plain).to_dict(validate=False))
+    spec["datasets"] = dict(plain.rows)
+    spec["usermeta"] = {"embedOptions": {"renderer": "svg", "actions": False}}
+    return Chart(spec)
+
+
+def sentence(visualizer: Visualizer, data: Data) -> Any:
+    """What to see in the figure, with its numbers."""
+    return mo.md(formats.fill(visualizer.sentence(data), data.values, wrap=lambda value: f"**{value}**"))
+
+
+def table(visualizer: Visualizer, data: Data) -> Any:
+    """The values behind the figure, folded."""
+    found = plain_table(visualizer.table(data), visualizer.name)
+    heads = [f"{c.label} ({c.unit})" if c.unit else c.label for c in found.columns]
+    lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
+    lines += [
+        "| " + " | ".join(formats.format_value(row[c.key], c.format) for c in found.columns) + " |"
+        for row in found.rows
+    ]
+    return mo.accordion({f"Table: {visualizer.title}": mo.md("\n".join(lines))})
+
+
+def code(*functions: Callable[..., Any]) -> Any:
+    """The source of the functions, folded."""
+    shown = {f"{f.__module__}.{f.__qualname__}": mo.md(f"```python\n{inspect.getsource(f)}\n```") for f in functions}
+    return mo.accordion(shown, multiple=True)
+
+
+async def fetch_model(name: str) -> str:
+    """Brings a bundled model into the browser, once, beside the published notebooks; returns its name.
+
+    On a local kernel the model is there already.
+    """
+    folder = hub.BUNDLED / name
+    if not IN_BROWSER or folder.exists():
+        return name
+    from pyodide.http import pyfetch
+
+    base = str(mo.notebook_location()).rstrip("/")
+    files = json.loads(await (await pyfetch(f"{base}/live.json")).string())["models"][name]
+    for path, _ in files:
+        response = await pyfetch(f"{base}/{path}")
+        target = hub.BUNDLED / path.removeprefix("models/")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(await response.bytes())
+    return name
+
+
+def _asked(given: Input, asked: Mapping[str, Any]) -> Any:
+    try:
+        return given.parse(asked[given.name]) if given.name in asked else given.default
+    except InputError:
+        return given.default
+
+
+def _control(given: Input, value: Any) -> Any:
+    if isinstance(given, Choice):
+        options = {text: key for key, text in given.options.items()}
+        return mo.ui.dropdown(options, value=given.options[value], label=given.label, allow_select_none=False)
+    label = f"{given.label} ({given.unit})" if given.unit else given.label
+    if isinstance(given, Number):
+        positions = list(stops(given))
+        if value not in positions:
+            positions = sorted([*positions, value]) if given.instant != "grid" else positions
+        start = positions[nearest(tuple(positions), value)]
+        return mo.ui.slider(steps=positions, value=start, label=label, show_value=True, debounce=False)
+    return mo.ui.text(value=value, label=label, max_length=given.max_length, full_width=True)
