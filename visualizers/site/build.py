@@ -9,19 +9,23 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from visualizers import palette
 from visualizers.site import bookmap, generated, generators, llms, postprocess, twins
 from visualizers.site.errors import PageError, Problem
 from visualizers.site.figures import Figures
 from visualizers.site.files import files_below, place, place_tree, swapped, write
 from visualizers.site.generated import Generated
+from visualizers.site.generators import Generator, Nav
 from visualizers.site.postprocess import Facts
-from visualizers.site.project import Page, Project, load
-from visualizers.site.render import Context, render
+from visualizers.site.project import HOME, Page, Project, load
+from visualizers.site.render import START, Context, render
 from visualizers.site.resolve import Marks, resolve
 from visualizers.site.values import Namespace
+
+PALETTE = "assets/css/palette.css"
 
 Say = Callable[[str], None]
 
@@ -40,6 +44,15 @@ class Content:
     def frame(self) -> object:
         """What every page shows of the others: while it is unchanged, pages can be rendered one by one."""
         return [(f.path, f.title, f.number, f.part) for f in self.facts.values()], repr(self.project.config)
+
+    @property
+    def nav(self) -> Nav:
+        """The navigation with the label of each page."""
+        nav: Nav = []
+        for part in self.project.parts:
+            entries = [{START if path == HOME else self.facts[path].label: path} for path in part.paths]
+            nav += [{part.title: entries}] if part.title else entries
+        return nav
 
 
 def compose(project: Project, figures: Figures, namespace: Namespace) -> Content:
@@ -87,23 +100,41 @@ class Builder:
     figures: Figures
     namespace: Namespace
     site_url: str | None = None
-    generator: str = "mkdocs"
-    notebooks: Path | None = None  # a folder with exported notebooks, placed at notebooks/
+    generator: Generator = field(default_factory=lambda: generators.get("mkdocs"))
+    vega: Callable[[], str] | None = None  # the script that draws figures
     say: Say = print
     _last: Content | None = None
+    _notebooks: Path | None = None
 
-    def build(self, out: Path) -> Content:
-        """The whole site at ``out``, swapped in when it is complete."""
+    @classmethod
+    def of(cls, root: Path, *, site_url: str | None = None, generator: Generator | None = None) -> Builder:
+        """A builder of the project at ``root`` with its own figures, catalogue and cost functions."""
+        from visualizers.figures import ComputedFigures
+        from visualizers.site.namespace import names
+
+        project = load(root, strict=False)
+        figures = ComputedFigures(project.repository)
+        return cls(
+            root,
+            figures,
+            names(figures),
+            site_url,
+            generator or generators.get("mkdocs"),
+            lambda: vega_script(root / ".cache"),
+        )
+
+    def build(self, out: Path, notebooks: Path | None = None) -> Content:
+        """The whole site at ``out``, swapped in when complete; ``notebooks``, a folder, goes to ``notebooks/``."""
         content = self._compose()
         with swapped(out) as staging:
-            self._generate(content, dirty=False)
-            self.say(f"pages: {len(content.documents)} rendered by {self.generator}")
+            self._generate(content, partial=False)
+            self.say(f"pages: {len(content.documents)} rendered by {self.generator.name}")
             self._finish(content, staging, self._raw_files())
             self._write_texts(content, staging)
             self._write_figures(staging)
-            if self.notebooks is not None:
-                place_tree(self.notebooks, staging / "notebooks")
-        self._last = content
+            if notebooks is not None:
+                place_tree(notebooks, staging / "notebooks")
+        self._last, self._notebooks = content, notebooks
         return content
 
     def update(self, out: Path) -> tuple[str, ...]:
@@ -113,14 +144,14 @@ class Builder:
         """
         last = self._last
         content = self._compose()
-        if last is None or content.frame != last.frame or self.generator != "mkdocs":
-            self.build(out)
+        if last is None or content.frame != last.frame or self.generator.name != "mkdocs":
+            self.build(out, self._notebooks)
             return tuple(facts.url for facts in content.facts.values())
         changed = [path for path, document in content.documents.items() if document != last.documents[path]]
         changed += [p for p, f in content.facts.items() if f != last.facts[p] and p not in changed]
         if changed:
             before = self._search_index()
-            self._generate(content, dirty=True)
+            self._generate(content, partial=True)
             self._merge_search_index(before, [content.facts[path].url for path in changed])
             self._finish(content, out, [_html_of(path, content) for path in changed] + ["search/search_index.json"])
         self._write_assets(content, out)
@@ -143,10 +174,11 @@ class Builder:
         # A site map's compressed copy carries its date, so that no two builds would be equal.
         return [file for file in files_below(self._raw) if file != "sitemap.xml.gz"]
 
-    def _generate(self, content: Content, *, dirty: bool) -> None:
-        wanted = set(content.documents)
+    def _generate(self, content: Content, *, partial: bool) -> None:
+        wanted = {*content.documents, PALETTE}
         for path, text in content.documents.items():
             write(self._docs / path, text)
+        write(self._docs / PALETTE, palette.css())
         assets = content.project.handbook / "assets"
         for file in files_below(assets):
             write(self._docs / "assets" / file, (assets / file).read_bytes())
@@ -154,9 +186,10 @@ class Builder:
         for file in files_below(self._docs):
             if file not in wanted:
                 (self._docs / file).unlink()
-        if not dirty and self._raw.exists():
+        if not partial and self._raw.exists():
             shutil.rmtree(self._raw)
-        generators.run(self.generator, self.root, self._docs, self._raw, content.project.site_url, dirty=dirty)
+        url = content.project.site_url
+        self.generator.run(self.root, self._docs, self._raw, url, content.nav, partial=partial)
 
     def _finish(self, content: Content, out: Path, files: list[str]) -> None:
         """The generator's files into ``out``, its HTML completed."""
@@ -189,6 +222,9 @@ class Builder:
             payload = json.dumps(self.figures.payload(name), ensure_ascii=False, separators=(",", ":"))
             write(out / "figures" / f"{name}.json", payload)
 
+        if self.vega is not None:
+            write(out / "assets" / "js" / "vega.js", self.vega())
+
     def _write_assets(self, content: Content, out: Path) -> None:
         assets = content.project.handbook / "assets"
         for file in files_below(assets):
@@ -214,6 +250,18 @@ class Builder:
                 merged += fresh.pop(url)
         index["docs"] = merged + [entry for entries in fresh.values() for entry in entries]
         file.write_text(json.dumps(index, ensure_ascii=False, separators=(",", ":")), encoding="utf-8")
+
+
+def vega_script(cache: Path) -> str:
+    """The script that draws figures, made once for each version of vl-convert."""
+    from importlib.metadata import version
+
+    from visualizers.instant import vega_bundle
+
+    file = cache / f"vega-{version('vl-convert-python')}.js"
+    if not file.is_file():
+        write(file, vega_bundle())
+    return file.read_text(encoding="utf-8")
 
 
 def _html_of(path: str, content: Content) -> str:

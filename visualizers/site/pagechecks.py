@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import posixpath
 from collections.abc import Iterator, Mapping, Sequence
 
 from visualizers.site import blocks
 from visualizers.site.errors import Problem
 from visualizers.site.mathml import MathError, to_mathml
 from visualizers.site.numbers import unmarked
-from visualizers.site.project import GENERATED, HOME, Page, Project
+from visualizers.site.project import GENERATED, SITE_FILES, Page, Project, resolve_link
 from visualizers.site.text import slugs
 
 # The second-level headings of a chapter page, in order; "Sources" follows by itself.
@@ -27,9 +26,7 @@ _FREE_CHAPTERS = ("0.",)
 
 def anchors(page: Page) -> frozenset[str]:
     """Every address on the page: its headings and, where it has any, its sources."""
-    titles = [text for _, text in page.headings()]
-    if page.path != HOME:
-        titles.insert(0, page.meta.title)
+    titles = [page.meta.title, *(text for _, text in page.headings())]
     if page.meta.sources:
         titles.append("Sources")
     return frozenset(slugs(titles)) | {f"source-{key}" for key in page.meta.sources}
@@ -57,8 +54,6 @@ def check(page: Page, project: Project, figures: Mapping[str, str]) -> Iterator[
 
 
 def _skeleton(page: Page) -> Iterator[Problem]:
-    if page.path == HOME:
-        return
     headings = list(page.headings())
     if any(level == 1 for level, _ in headings):
         yield Problem(page.file, 0, "has a first-level heading: the title of the front matter is the only one")
@@ -107,9 +102,8 @@ def _link(address: str, page: Page, project: Project) -> str:
         return ""
     if "://" in address or address.startswith(("/", "mailto:")):
         return f"the link {address!r} is neither https:// nor relative: links within the book are paths to .md files"
-    path, _, anchor = address.partition("#")
-    target = posixpath.normpath(posixpath.join(posixpath.dirname(page.path), path)) if path else page.path
-    if target in GENERATED:
+    target, anchor = resolve_link(address, page), address.partition("#")[2]
+    if target in GENERATED or target in SITE_FILES:
         return ""  # their anchors are made from terms and keys, and checked in the built site
     if target not in project.by_path:
         if target.startswith("assets/") and (project.handbook / target).is_file():

@@ -24,6 +24,12 @@ class Facts:
     updated: str = ""
     source_file: str = ""  # where the page is written, "" for generated pages
 
+    @property
+    def label(self) -> str:
+        return f"{self.number} {self.title}".strip()
+
+
+FONT = "assets/fonts/source-serif-4.woff2"
 
 _TITLE = re.compile(r"<title>.*?</title>", re.DOTALL)
 # What the pass sets itself, and what no reader needs.
@@ -43,30 +49,26 @@ def page(html: str, facts: Facts, project: Project) -> str:
             f'<meta name="description" content="{escape(facts.description)}">',
             f'<link rel="canonical" href="{escape(project.site_url + here)}">',
             f'<link rel="alternate" type="text/markdown" title="Markdown" href="{escape(twin)}">',
+            f'<link rel="preload" as="font" type="font/woff2" crossorigin href="{escape(relative(FONT, here))}">',
             f'<meta name="hb-figures" content="{escape(relative("figures/", here))}">',
             f'<meta name="hb-notebooks" content="{escape(relative("notebooks/", here))}">',
         )
     )
     html = _TITLE.sub(lambda _: f"<title>{escape(name)}</title>", _DROPPED.sub("", html), count=1)
     html = html.replace("</head>", f"{head}  </head>", 1)
-    if facts.path != HOME:
-        above, below = _eyebrow(facts), _actions(twin)
-        html = _HEADING.sub(lambda m: above + m.group() + below, html, count=1)
+    if facts.path == HOME:
+        html = html.replace("<body ", '<body class="hb-home" ', 1)
+    else:
+        html = _HEADING.sub(lambda m: _head(facts, twin) + m.group(), html, count=1)
     return html.replace("</article>", _closing(facts, project) + "</article>", 1)
 
 
-def _eyebrow(facts: Facts) -> str:
-    if not facts.part:
-        return ""
-    number = f"<b>{escape(facts.number)}</b> " if facts.number else ""
-    return f'<p class="hb-eyebrow">{number}{escape(facts.part)}</p>\n'
-
-
-def _actions(twin: str) -> str:
+def _head(facts: Facts, twin: str) -> str:
+    """Above the title: where the page stands in the book, and its Markdown."""
+    place = f"<b>{escape(facts.number)}</b>{escape(facts.part)}" if facts.number else escape(facts.part)
     return (
-        '\n<p class="hb-actions" data-search-exclude>'
-        f'<a href="{escape(twin)}">Markdown</a> '
-        '<button type="button" class="hb-copy" hidden>Copy</button></p>'
+        f'<div class="hb-head" data-search-exclude><span>{place}</span><span class="hb-actions">'
+        f'<a href="{escape(twin)}">Markdown</a><button type="button" class="hb-copy">Copy</button></span></div>\n'
     )
 
 

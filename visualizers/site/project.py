@@ -5,6 +5,7 @@ Everything that a page says about other pages (stems, terms, keys) is resolved a
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +22,8 @@ from visualizers.site.reference import Source, Term, read_bibliography, read_glo
 from visualizers.site.scan import Token, tokens
 
 HOME = "index.md"
+# Files that a build writes beside the pages, to which a page may link.
+SITE_FILES = ("llms.txt", "llms-full.txt")
 GENERATED = {"reference/glossary.md": "Glossary", "reference/sources.md": "Sources", "reference/map.md": "Map"}
 
 
@@ -121,6 +124,12 @@ def url_of(path: str) -> str:
     if stem == "index" or stem.endswith("/index"):
         return stem.removesuffix("index")
     return f"{stem}/"
+
+
+def resolve_link(address: str, page: Page) -> str:
+    """The path of a relative link's target below the handbook, without its anchor; that of ``page`` for none."""
+    path = address.partition("#")[0]
+    return posixpath.normpath(posixpath.join(posixpath.dirname(page.path), path)) if path else page.path
 
 
 def find_root(start: Path) -> Path:

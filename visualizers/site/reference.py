@@ -36,6 +36,11 @@ class Source:
         return f"{self.authors_short} ({self.year}), {self.title}. {self.publisher}. Checked {self.checked}."
 
     @property
+    def place(self) -> str:
+        """Where and when it appeared; many a publisher's name has the year in it."""
+        return self.publisher if str(self.year) in self.publisher else f"{self.publisher}, {self.year}"
+
+    @property
     def authors_short(self) -> str:
         names = self.authors.split(", ")
         return self.authors if len(names) <= 2 else f"{names[0]} and others"

@@ -10,7 +10,7 @@ from visualizers.site import blocks
 from visualizers.site.errors import PageError, Problem
 from visualizers.site.figures import Figures
 from visualizers.site.mathml import MathError, to_mathml
-from visualizers.site.project import HOME, Page, Project
+from visualizers.site.project import HOME, SITE_FILES, Page, Project, resolve_link
 from visualizers.site.reference import Source, Term
 from visualizers.site.resolve import Cited, Computed, Marks
 from visualizers.site.scan import Token
@@ -18,6 +18,7 @@ from visualizers.site.terms import Linker
 from visualizers.site.text import attribute, content, relative
 
 SOURCES_HEADING = "## Sources"
+START = "Start"  # the home page in the navigation: its own title is that of the book
 
 
 @dataclass(frozen=True)
@@ -32,20 +33,21 @@ class Context:
 def render(page: Page, marks: Marks, context: Context) -> str:
     """The page for the generator: front matter, one first-level heading, the body, its sources."""
     body = "".join(_Renderer(page, marks, context).pieces())
-    parts = [front_matter(page.label, page.meta.description)]
-    if page.path != HOME:
-        parts.append(f"# {content(page.meta.title)}\n\n")
+    home = page.path == HOME
+    parts = [front_matter(START if home else page.label, page.meta.description, home=home)]
+    parts.append(f"# {content(page.meta.title)}\n\n")
     parts.append(body.strip("\n") + "\n")
     if page.meta.sources:
         parts.append(f"\n{SOURCES_HEADING}\n\n" + source_list(page, context.project) + "\n")
     return "".join(parts)
 
 
-def front_matter(title: str, description: str) -> str:
-    """JSON strings are YAML strings, whatever is in them."""
+def front_matter(title: str, description: str, *, home: bool = False) -> str:
+    """What the generators read of a page. JSON strings are YAML strings, whatever is in them."""
+    hidden = "hide: [navigation, toc]\n" if home else ""
     return (
         f"---\ntitle: {json.dumps(title, ensure_ascii=False)}\n"
-        f"description: {json.dumps(description, ensure_ascii=False)}\n---\n\n"
+        f"description: {json.dumps(description, ensure_ascii=False)}\n{hidden}---\n\n"
     )
 
 
@@ -61,7 +63,7 @@ def source_list(page: Page, project: Project) -> str:
 def source_html(source: Source) -> str:
     return (
         f'{content(source.authors)}. <a href="{attribute(source.url)}"><cite>{content(source.title)}</cite></a>. '
-        f"{content(source.publisher)}, {source.year}. "
+        f"{content(source.place)}. "
         f'<span class="hb-checked">Checked {source.checked}.</span>'
     )
 
@@ -92,6 +94,8 @@ class _Renderer:
                 return token.raw if token.heading else self._linker(token.raw)
             case "computed" | "cited":
                 return _mark_html(self._marks[token])
+            case "link" if (target := resolve_link(token.argument, self._page)) in SITE_FILES:
+                return f'<a href="{attribute(relative(target, self._page.url))}">{content(token.text)}</a>'
             case "math":
                 return to_mathml(token.text)
             case "math_block":

@@ -23,13 +23,13 @@ class Computed:
 
     @property
     def explanation(self) -> str:
-        """The formula, with its values where they say more than the formula itself."""
+        """The formula, the same with its values where they say more, and the result, a line each."""
         result = self.result
         if result.given:
             return "Chosen for this example."
         if result.with_values in (result.formula, self.text):
-            return f"{result.formula} = {self.text}"
-        return f"{result.formula} = {result.with_values} = {self.text}"
+            return f"{result.formula}\n= {self.text}"
+        return f"{result.formula}\n= {result.with_values}\n= {self.text}"
 
 
 @dataclass(frozen=True)

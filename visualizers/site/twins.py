@@ -7,12 +7,11 @@ with its source. A figure becomes its values in words and tables.
 from __future__ import annotations
 
 import json
-import posixpath
 from collections.abc import Iterator, Mapping, Sequence
 
 from visualizers.site import blocks, bookmap
 from visualizers.site.figures import Figures
-from visualizers.site.project import HOME, Page, Project, url_of
+from visualizers.site.project import Page, Project, resolve_link, url_of
 from visualizers.site.reference import Source
 from visualizers.site.render import SOURCES_HEADING
 from visualizers.site.resolve import Computed, Marks
@@ -49,7 +48,7 @@ def page_fields(page: Page, project: Project) -> dict[str, object]:
         "ids": list(meta.ids),
         "depends_on": [twin_url(project.by_stem[stem].url, project) for stem in meta.depends_on],
         "sources": [project.bibliography[key].url for key in meta.sources],
-        "notebook": f"{project.site_url}notebooks/{meta.notebook}/" if meta.notebook else None,
+        "notebook": f"{project.site_url}notebooks/{meta.notebook}.html" if meta.notebook else None,
         "licence": LICENCE,
     }
 
@@ -63,14 +62,19 @@ def twin(page: Page, marks: Marks, project: Project, figures: Figures) -> str:
     """The whole document."""
     writer = _Writer(page, marks, project, figures)
     body = "".join(writer.pieces()).strip("\n")
-    title = "" if page.path == HOME else f"# {page.meta.title}\n\n"
     footnotes = writer.footnotes()
-    return front_matter(page_fields(page, project)) + title + body + "\n" + (f"\n{footnotes}" if footnotes else "")
+    return (
+        front_matter(page_fields(page, project))
+        + f"# {page.meta.title}\n\n"
+        + body
+        + "\n"
+        + (f"\n{footnotes}" if footnotes else "")
+    )
 
 
 def source_markdown(source: Source) -> str:
     return (
-        f"{source.authors}. [{source.title}]({source.url}). {source.publisher}, {source.year}. "
+        f"{source.authors}. [{source.title}]({source.url}). {source.place}. "
         f"Checked {source.checked}."
     )
 
@@ -122,7 +126,7 @@ class _Writer:
             return mark.text + "".join(f"[^s{position}]" for position in mark.positions)
         if mark.result.given:
             return mark.text
-        text = mark.explanation
+        text = " ".join(mark.explanation.split("\n"))
         label = self._notes.setdefault(f"`{text}`", f"n{len(self._notes) + 1}")
         return f"{mark.text}[^{label}]"
 
@@ -135,10 +139,8 @@ def absolute(address: str, page: Page, project: Project) -> str:
     """The address of a link on ``page`` for a reader elsewhere: pages by their twins, files by their URL."""
     if "://" in address or address.startswith("mailto:"):
         return address
-    path, sign, anchor = address.partition("#")
-    if not path:
-        return twin_url(page.url, project) + sign + anchor
-    target = posixpath.normpath(posixpath.join(posixpath.dirname(page.path), path))
+    _, sign, anchor = address.partition("#")
+    target = resolve_link(address, page)
     if target.endswith(".md"):
         return twin_url(url_of(target), project) + sign + anchor
     return project.site_url + target + sign + anchor
