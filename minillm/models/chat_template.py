@@ -1,0 +1,292 @@
+"""Messages to the text, and to the token ids, that a chat model was trained on, by the template in its files.
+
+A template is a program by a stranger. It runs in Jinja's immutable sandbox, and its steps and its
+output are bounded: an endless loop or a doubling string ends with an error. What a single filter
+builds (`center`, `format`) is not bounded.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from jinja2 import TemplateError, TemplateSyntaxError, nodes
+from jinja2.exceptions import SecurityError
+from jinja2.runtime import Context
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.visitor import NodeTransformer
+
+from minillm.models.tokenizer import Tokenizer
+from minillm.models.tokenizer_formats import read_json
+
+MAX_STEPS = 100_000  # rounds of loops and calls of macros; a message costs a template one to ten
+MAX_CHARACTERS = 16_000_000  # of the rendered text, and of any string that an operator builds
+
+# Code points that Unicode promises never to assign; one that is in no message marks user text.
+_MARKS = [chr(code) for code in range(0xFDD0, 0xFDF0)]
+
+
+class ChatTemplateError(ValueError):
+    """The template or the messages cannot be used; the text says which, and why."""
+
+
+class ChatTemplate:
+    """A Jinja chat template as Hugging Face models carry it.
+
+    Args:
+        source: the template's text.
+        bos_token, eos_token: what the template sees under these names.
+        clock: the time that `strftime_now` shows.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        *,
+        bos_token: str = "",
+        eos_token: str = "",
+        clock: Callable[[], datetime] = datetime.now,
+    ) -> None:
+        self._environment = _Environment(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"])
+        self._environment.filters["tojson"] = _to_json
+        self._environment.globals |= {
+            "range": self._environment.bounded_range,
+            "raise_exception": _raise_exception,
+            "strftime_now": lambda form: clock().strftime(form),
+        }
+        self._constants = {"bos_token": bos_token, "eos_token": eos_token}
+        try:
+            tree = self._environment.parse(source)
+            self._template = self._environment.from_string(_Bounded().visit(tree))
+        except TemplateSyntaxError as error:
+            raise ChatTemplateError(f"the chat template is wrong in line {error.lineno}: {error.message}") from error
+
+    def render(self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = False) -> str:
+        """The text of a conversation; with `add_generation_prompt`, up to where the answer begins.
+
+        Args:
+            messages: objects with the strings `role` and `content`, oldest first.
+
+        Raises:
+            ChatTemplateError: a message is malformed, or the template refused it, failed or ran too long.
+        """
+        _check(messages)
+        self._environment.steps = 0
+        parts: list[str] = []
+        size = 0
+        try:
+            for part in self._template.generate(
+                messages=[dict(message) for message in messages],
+                add_generation_prompt=add_generation_prompt,
+                **self._constants,
+            ):
+                parts.append(part)
+                size += len(part)
+                _check_size(size)
+        except ChatTemplateError:
+            raise
+        except SecurityError as error:
+            raise ChatTemplateError(f"the chat template tried what the sandbox forbids: {error}") from error
+        except RecursionError as error:
+            raise ChatTemplateError("the chat template calls itself without end") from error
+        except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError) as error:
+            raise ChatTemplateError(f"the chat template failed on {len(messages)} messages: {error}") from error
+        return "".join(parts)
+
+    def encode(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tokenizer: Tokenizer,
+        *,
+        add_generation_prompt: bool = False,
+        skip_characters: int = 0,
+    ) -> list[int]:
+        """Token ids of `render(messages)`, where only the template's own text makes special tokens.
+
+        A user who writes `<|im_end|>` gets these ten characters, not the end of the turn.
+        `skip_characters` of the rendered text are left out: those whose ids the caller has.
+        """
+        special = {tokenizer.token_bytes(id).decode(): id for id in _special_ids(tokenizer)}
+        pattern = re.compile("|".join(map(re.escape, sorted(special, key=len, reverse=True))) or r"(?!)")
+        mark = _unused_mark(messages)
+        marked = [
+            {key: _mark(value, pattern, mark) if isinstance(value, str) else value for key, value in message.items()}
+            for message in messages
+        ]
+        text = self.render(marked, add_generation_prompt=add_generation_prompt)
+        ids: list[int] = []
+        at = 0  # in the text without marks
+        for part in _parts(text, pattern):
+            is_special = part in special
+            plain = part if is_special else part.replace(mark, "")
+            kept = plain[max(0, skip_characters - at) :]
+            if is_special and kept == plain:
+                ids.append(special[part])
+            elif kept:
+                ids.extend(tokenizer.encode(kept))
+            at += len(plain)
+        return ids
+
+
+def load_chat_template(source: Path | Mapping[str, Any], tokenizer: Tokenizer | None = None) -> ChatTemplate:
+    """The template of a Hugging Face directory, or of a GGUF file's metadata.
+
+    In a directory it is `chat_template.jinja`, or `chat_template` in `tokenizer_config.json`, where
+    several with names have one called `default`.
+
+    Raises:
+        ChatTemplateError: the model has none, so it was not trained to chat.
+    """
+    if isinstance(source, Mapping):
+        text, where = source.get("tokenizer.chat_template"), "the GGUF metadata"
+    else:
+        where = str(source)
+        alone, config = source / "chat_template.jinja", source / "tokenizer_config.json"
+        text = read_json(config).get("chat_template") if config.exists() else None
+        if isinstance(text, list):
+            text = {entry["name"]: entry["template"] for entry in text}.get("default")
+        if alone.exists():
+            text = alone.read_text(encoding="utf-8")
+    if not isinstance(text, str):
+        raise ChatTemplateError(f"{where} has no chat template: the model takes plain prompts only")
+    bos = eos = ""
+    if tokenizer is not None:
+        if tokenizer.bos_id is not None:
+            bos = tokenizer.token_bytes(tokenizer.bos_id).decode()
+        if tokenizer.eos_ids:
+            eos = tokenizer.token_bytes(min(tokenizer.eos_ids)).decode()
+    return ChatTemplate(text, bos_token=bos, eos_token=eos)
+
+
+class _Environment(ImmutableSandboxedEnvironment):
+    """The sandbox, with a count of steps and a limit on what operators build."""
+
+    intercepted_binops = frozenset({"*", "**", "+", "%"})
+    steps = 0
+
+    def charge(self, steps: int = 1) -> None:
+        """Count `steps`, and end the template when there were too many."""
+        self.steps += steps
+        if self.steps > MAX_STEPS:
+            raise ChatTemplateError(f"the chat template was stopped after {MAX_STEPS:,} steps: does it loop?")
+
+    def bounded_range(self, *bounds: int) -> range:
+        """`range`, which costs as many steps as it has numbers."""
+        numbers = range(*bounds)
+        self.charge(len(numbers))
+        return numbers
+
+    def join(self, *parts: object) -> str:
+        """The operator `~`."""
+        texts = [str(part) for part in parts]
+        _check_size(sum(map(len, texts)))
+        return "".join(texts)
+
+    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        """The operators that can make something large out of something small."""
+        if operator == "*" and not (isinstance(left, int | float) and isinstance(right, int | float)):
+            times, thing = (left, right) if isinstance(left, int) else (right, left)
+            _check_size(times * len(thing))
+        if operator == "**" and not (abs(left) <= 1e6 and abs(right) <= 64):
+            raise ChatTemplateError(f"the chat template computes {left} ** {right}: at most 1,000,000 ** 64 is allowed")
+        if operator == "+" and isinstance(left, str | list) and isinstance(right, str | list):
+            _check_size(len(left) + len(right))
+        if operator == "%" and isinstance(left, str):
+            raise ChatTemplateError("the chat template formats text with %: use the operator ~")
+        return super().call_binop(context, operator, left, right)
+
+
+class _Bounded(NodeTransformer):
+    """Rewrites a parsed template: each round of a loop and call of a macro is charged, `~` is checked.
+
+    The rewritten nodes reach the environment directly, so no variable of the template can shadow them.
+    """
+
+    def visit_For(self, node: nodes.For) -> nodes.Node:
+        return self._charged(node)
+
+    def visit_Macro(self, node: nodes.Macro) -> nodes.Node:
+        return self._charged(node)
+
+    def visit_CallBlock(self, node: nodes.CallBlock) -> nodes.Node:
+        return self._charged(node)
+
+    def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
+        self.generic_visit(node)
+        return _call("join", node.nodes, node.lineno)
+
+    def _charged(self, node: nodes.For | nodes.Macro | nodes.CallBlock) -> nodes.Node:
+        self.generic_visit(node)
+        node.body.insert(0, nodes.ExprStmt(_call("charge", [], node.lineno), lineno=node.lineno))
+        if isinstance(node, nodes.For) and node.test is not None:
+            # A round that the loop's own `if` leaves out never reaches the body.
+            charged = nodes.Not(_call("charge", [], node.lineno), lineno=node.lineno)
+            node.test = nodes.And(charged, node.test, lineno=node.lineno)
+        return node
+
+
+def _call(method: str, arguments: list[nodes.Expr], line: int) -> nodes.Call:
+    """A call of `_Environment.method` in a template's syntax tree."""
+    call = nodes.Call(nodes.EnvironmentAttribute(method), arguments, [], None, None)
+    return call.set_lineno(line)  # type: ignore[return-value]
+
+
+def _check(messages: Sequence[Mapping[str, Any]]) -> None:
+    """Raise unless each message has the strings `role` and `content`."""
+    if not messages:
+        raise ChatTemplateError("there are no messages: give at least one with role 'user'")
+    for at, message in enumerate(messages):
+        if not isinstance(message, Mapping):
+            raise ChatTemplateError(f"message {at} is of type {type(message).__name__}, an object was expected")
+        for key in ("role", "content"):
+            if not isinstance(message.get(key), str):
+                raise ChatTemplateError(
+                    f"message {at}: {key!r} is {message.get(key)!r:.80}, a string was expected"
+                    if key in message
+                    else f"message {at} has no {key!r}: each message has the strings 'role' and 'content'"
+                )
+
+
+def _check_size(characters: int) -> None:
+    if characters > MAX_CHARACTERS:
+        raise ChatTemplateError(f"the chat template was stopped: it builds more than {MAX_CHARACTERS:,} characters")
+
+
+def _raise_exception(message: str) -> None:
+    raise ChatTemplateError(f"the chat template refused the messages: {message}")
+
+
+def _to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None) -> str:
+    """JSON without Jinja's HTML escapes: `<` stays `<`, as models saw it in training."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent)
+
+
+def _special_ids(tokenizer: Tokenizer) -> Iterable[int]:
+    return filter(tokenizer.is_special, range(tokenizer.vocab_size))
+
+
+def _unused_mark(messages: Sequence[Mapping[str, Any]]) -> str:
+    used = set().union(*(value for message in messages for value in message.values() if isinstance(value, str)))
+    for mark in _MARKS:
+        if mark not in used:
+            return mark
+    raise ChatTemplateError("the messages contain all of U+FDD0 to U+FDEF, which are no characters: remove them")
+
+
+def _mark(text: str, pattern: re.Pattern[str], mark: str) -> str:
+    """Break up every special token's text with `mark` between its characters."""
+    return pattern.sub(lambda match: mark.join(match.group()), text)
+
+
+def _parts(text: str, pattern: re.Pattern[str]) -> Iterator[str]:
+    """`text` cut before and after each match."""
+    at = 0
+    for match in pattern.finditer(text):
+        yield text[at : match.start()]
+        yield match.group()
+        at = match.end()
+    yield text[at:]
