@@ -1,0 +1,158 @@
+"""A catalogued model: its geometry, with the questions that prose and figures ask of it, in base units."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from minillm.catalog.accelerator import Accelerator
+from minillm.catalog.geometry import Geometry, GroupedAttention
+from minillm.catalog.source import Source
+from minillm.costs import kv, roofline
+from minillm.costs.check import CostError
+
+
+@dataclass(frozen=True)
+class Model:
+    """``geometry`` has the sizes; ``published_parameters`` is the count that the publisher or the files give."""
+
+    slug: str
+    title: str
+    geometry: Geometry
+    source: Source | None = None
+    published_parameters: int | None = None
+
+    @property
+    def parameters(self) -> int:
+        """All parameters of the language model."""
+        return self.geometry.parameters
+
+    @property
+    def active_parameters(self) -> int:
+        """Parameters that one token passes: all of them, unless experts are chosen."""
+        return self.geometry.active_parameters()
+
+    @property
+    def layers(self) -> int:
+        return self.geometry.layers
+
+    @property
+    def hidden_size(self) -> int:
+        return self.geometry.hidden_size
+
+    @property
+    def vocab_size(self) -> int:
+        return self.geometry.vocab_size
+
+    @property
+    def context_tokens(self) -> int:
+        """The longest sequence that the config declares."""
+        return self.geometry.context_tokens
+
+    @property
+    def heads(self) -> int:
+        """Query heads."""
+        return self.geometry.attention.heads
+
+    @property
+    def kv_heads(self) -> int:
+        return self._grouped("kv_heads").kv_heads
+
+    @property
+    def head_dim(self) -> int:
+        return self._grouped("head_dim").head_dim
+
+    @property
+    def attention_kind(self) -> str:
+        """``"MHA"``, ``"GQA"``, ``"MQA"`` or ``"MLA"``."""
+        a = self.geometry.attention
+        if not isinstance(a, GroupedAttention):
+            return "MLA"
+        if a.kv_heads == a.heads:
+            return "MHA"
+        return "MQA" if a.kv_heads == 1 else "GQA"
+
+    def _grouped(self, name: str) -> GroupedAttention:
+        attention = self.geometry.attention
+        if not isinstance(attention, GroupedAttention):
+            raise CostError(
+                f"{self.slug} has latent attention: {name} does not give its cache, use kv_bytes_per_token(dtype)"
+            )
+        return attention
+
+    def weight_bytes(self, dtype: str, experts: str | None = None) -> Any:
+        """Bytes of all weights in ``dtype``, of the routed experts' matrices in ``experts`` (default: the same)."""
+        return self.geometry.weight_bytes(dtype, experts)
+
+    def kv_bytes_per_token(self, dtype: str, expanded: bool = False) -> Any:
+        """Bytes that a token adds to the cache until the first window is full.
+
+        ``expanded``: in a runtime that caches the expanded keys and values of MLA.
+        """
+        return kv.growth_bytes_per_token(self.geometry.cache_groups(expanded), dtype)
+
+    def kv_bytes(self, context_tokens: Any, dtype: str, batch: Any = 1, expanded: bool = False) -> Any:
+        """Bytes of the cache of ``batch`` sequences of ``context_tokens``, windows counted at their length."""
+        return kv.kv_logical_bytes(self.geometry.cache_groups(expanded), context_tokens, dtype, batch)
+
+    def kv_allocated_bytes(
+        self,
+        context_tokens: Any,
+        dtype: str,
+        block_size: Any,
+        batch: Any = 1,
+        *,
+        expanded: bool = False,
+        frees_behind_window: bool = False,
+    ) -> Any:
+        """Bytes that an engine with whole blocks reserves (:func:`minillm.costs.kv.kv_allocated_bytes`)."""
+        groups = self.geometry.cache_groups(expanded)
+        return kv.kv_allocated_bytes(
+            groups, context_tokens, dtype, block_size, batch, frees_behind_window=frees_behind_window
+        )
+
+    def decode_bytes(
+        self,
+        context_tokens: Any,
+        batch: Any = 1,
+        dtype: str = "bf16",
+        kv_dtype: str = "bf16",
+        experts: str | None = None,
+    ) -> Any:
+        """Bytes that a decode step must read: weights once (of experts those chosen), the cache of each sequence."""
+        read = self.geometry.weight_bytes(dtype, experts, tokens=batch)
+        return read + self.kv_bytes(context_tokens, kv_dtype, batch)
+
+    def decode_flops(self, context_tokens: Any, batch: Any = 1) -> Any:
+        """FLOPs of a decode step of ``batch`` sequences that each have ``context_tokens`` in their cache."""
+        return batch * self.geometry.step_flops([1], [context_tokens], 1)
+
+    def prefill_flops(self, tokens: Any) -> Any:
+        """FLOPs of a prefill of ``tokens`` from nothing, logits of the last position only."""
+        return self.geometry.step_flops([tokens], [0], 1)
+
+    def step_time_s(
+        self,
+        accelerator: Accelerator,
+        new_tokens: Sequence[int],
+        cached_tokens: Sequence[int],
+        dtype: str = "bf16",
+        kv_dtype: str = "bf16",
+        sampled: int | None = None,
+    ) -> float:
+        """The least seconds of a step of a serving engine, by the roofline of ``accelerator``.
+
+        Sequence ``r`` computes ``new_tokens[r]`` tokens behind ``cached_tokens[r]`` in its cache: a decode is
+        1 new token, a prefill many. ``sampled`` rows of logits, by default one a sequence. The weights
+        are read once; each sequence's cache is read once, what the step writes is not counted.
+        """
+        if len(new_tokens) != len(cached_tokens):
+            raise CostError(f"{len(new_tokens)} sequences have new tokens and {len(cached_tokens)} have cached ones")
+        read = self.geometry.weight_bytes(dtype, tokens=sum(new_tokens))
+        for new, cached in zip(new_tokens, cached_tokens, strict=True):
+            read += self.kv_bytes(cached + new, kv_dtype)
+        rows = len(new_tokens) if sampled is None else sampled
+        work = self.geometry.step_flops(new_tokens, cached_tokens, rows)
+        peak = accelerator.flops_for_weights(dtype)
+        return float(roofline.step_time_s(read, work, accelerator.memory_bandwidth, peak))
