@@ -62,13 +62,7 @@ class TorchBackend:
         self._block_size, self._num_blocks = block_size, num_blocks
         # One slot more than the blocks have: padding of gathered keys reads it, nothing writes it.
         shape = (num_blocks * block_size + 1, self.spec.kv_heads, self.spec.head_dim)
-        self._caches = [
-            (
-                torch.zeros(shape, dtype=self.dtype, device=self.device),
-                torch.zeros(shape, dtype=self.dtype, device=self.device),
-            )
-            for _ in range(self.spec.layers)
-        ]
+        self._caches = [(self._zeros(shape), self._zeros(shape)) for _ in range(self.spec.layers)]
         if self._poison:
             self.poison_blocks(range(num_blocks))
 
@@ -158,7 +152,15 @@ class TorchBackend:
 
     def _matrix(self, parts: Sequence[Float32]) -> Tensor:
         # Converted part by part: the float32 copy of a whole joined matrix never exists.
-        return torch.cat([self._to_device(part).to(self.dtype) for part in parts])
+        converted = [self._to_device(part).to(self.dtype) for part in parts]
+        return converted[0] if len(converted) == 1 else torch.cat(converted)
+
+    def _zeros(self, shape: tuple[int, ...]) -> Tensor:
+        if self.device.type != "cpu":
+            return torch.zeros(shape, dtype=self.dtype, device=self.device)
+        # NumPy's zeros are pages that cost nothing until they are written; torch writes them at once.
+        raw = np.zeros((*shape, self.dtype.itemsize), np.uint8)
+        return torch.from_numpy(raw).view(self.dtype).squeeze(-1)
 
     def _vector(self, values: Float32) -> Tensor:
         return self._to_device(values).to(torch.promote_types(self.dtype, torch.float32))

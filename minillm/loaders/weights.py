@@ -93,13 +93,20 @@ class Weights:
     """Reads canonical tensors as float32. Opening checks names and shapes of all; reading is lazy.
 
     ``interleaved_rope``: the rows of Q and K are stored with the pairs of the rotation beside each
-    other, as GGUF's llama architecture has them, and are brought back to halves on reading.
+    other, as GGUF's llama architecture has them, and are brought back to halves on reading. ``elsewhere``: stored
+    tensors that someone else reads.
     """
 
     def __init__(
-        self, source: TensorSource, spec: ModelSpec, naming: Naming, *, interleaved_rope: bool = False
+        self,
+        source: TensorSource,
+        spec: ModelSpec,
+        naming: Naming,
+        *,
+        interleaved_rope: bool = False,
+        elsewhere: frozenset[str] = frozenset(),
     ) -> None:
-        self.source, self.spec, self.interleaved_rope = source, spec, interleaved_rope
+        self.source, self.spec, self.interleaved_rope, self._elsewhere = source, spec, interleaved_rope, elsewhere
         self._shapes = expected_shapes(spec)
         self._names = {name: source_name(name, spec, naming) for name in self._shapes}
         self._check_names(naming)
@@ -140,7 +147,7 @@ class Weights:
                 f"{_some(missing)}"
             )
         scales = {_scale_name(n) for n in self._names.values() if self.source.info(n).dtype == "I8"}
-        extra = {n for n in stored - set(self._names.values()) - scales if not n.endswith(_DERIVED)}
+        extra = {n for n in stored - set(self._names.values()) - scales - self._elsewhere if not n.endswith(_DERIVED)}
         tied = _TOP["head"][_column(naming)]
         if self.spec.tied_head and tied in extra:
             embed = self.source.read(self._names["embed"])

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, cast
 
-from minillm.models.spec import Activation, ModelSpec, Rope, SpecError
+from minillm.models.spec import MAX_LAYERS, Activation, ModelSpec, Rope, SpecError
 
 # Fields that do not change what the decoder computes: bookkeeping, training, text generation.
 # fmt: off
@@ -81,9 +81,11 @@ def spec_from_hf_config(config: Mapping[str, Any]) -> ModelSpec:
     architecture = _architecture(config)
     fields = _Fields(architecture, config, {**_COMMON, **_DEFAULTS[architecture]})
     heads, hidden, layers = (fields.size(n) for n in ("num_attention_heads", "hidden_size", "num_hidden_layers"))
+    if layers > MAX_LAYERS:
+        raise SpecError(f"config.json: num_hidden_layers is {layers:,}, the limit is {MAX_LAYERS:,}")
     gemma = architecture == "Gemma2ForCausalLM"
     qwen = architecture in ("Qwen2ForCausalLM", "Qwen3ForCausalLM")
-    attention_bias = bool(fields.get("attention_bias", False))
+    attention_bias = fields.flag("attention_bias")
     fields.demand("rope_interleaved", False)
     if gemma:
         fields.demand("use_bidirectional_attention", None, False)
@@ -100,10 +102,10 @@ def spec_from_hf_config(config: Mapping[str, Any]) -> ModelSpec:
         norm_eps=fields.number("rms_norm_eps"),
         rope=_rope(fields),
         windows=_windows(fields, layers, alternating=gemma, switched=qwen),
-        tied_head=bool(fields.get("tie_word_embeddings")),
+        tied_head=fields.flag("tie_word_embeddings"),
         qkv_bias=attention_bias or architecture == "Qwen2ForCausalLM",
         output_bias=attention_bias,
-        mlp_bias=bool(fields.get("mlp_bias", False)),
+        mlp_bias=fields.flag("mlp_bias"),
         qk_norm=architecture == "Qwen3ForCausalLM",
         activation=_activation(fields, "hidden_activation" if gemma else "hidden_act"),
         attention_scale=fields.number("query_pre_attn_scalar") ** -0.5 if gemma else None,
@@ -117,7 +119,7 @@ def spec_from_hf_config(config: Mapping[str, Any]) -> ModelSpec:
 
 def _architecture(config: Mapping[str, Any]) -> str:
     names = config.get("architectures")
-    if not isinstance(names, list) or len(names) != 1 or names[0] not in _DEFAULTS:
+    if not isinstance(names, list) or len(names) != 1 or names[0] not in list(_DEFAULTS):
         raise SpecError(f"config.json: architectures is {names!r}, this engine runs one of {', '.join(_DEFAULTS)}")
     return str(names[0])
 
@@ -140,18 +142,24 @@ class _Fields:
     def get(self, name: str, default: object = None) -> Any:
         return self.config.get(name, self.defaults.get(name, default))
 
-    def size(self, name: str, fallback: int | None = None) -> int:
+    def size(self, name: str, fallback: int | None = None, lowest: int = 1) -> int:
         value = self.get(name)
         value = fallback if value is None else value
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise SpecError(f"config.json: {name} is {value!r}, a whole number of at least 1 is needed")
+        if type(value) is not int or not lowest <= value < 2**31:
+            raise SpecError(f"config.json: {name} is {value!r}, a whole number from {lowest} to 2**31 - 1 is needed")
         return value
 
-    def number(self, name: str) -> float:
+    def flag(self, name: str) -> bool:
         value = self.get(name)
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value <= 0:
-            raise SpecError(f"config.json: {name} is {value!r}, a finite number above 0 is needed")
-        return float(value)
+        if value not in (None, True, False):
+            raise SpecError(f"config.json: {name} is {value!r}, true or false is needed")
+        return bool(value)
+
+    def number(self, name: str) -> float:
+        value = _real(self.get(name))
+        if value is None or value <= 0:
+            raise SpecError(f"config.json: {name} is {self.get(name)!r}, a finite number above 0 is needed")
+        return value
 
     def optional_number(self, name: str) -> float | None:
         return None if self.get(name) is None else self.number(name)
@@ -161,9 +169,16 @@ class _Fields:
             raise SpecError(f"config.json: {name} is {self.get(name)!r}, this engine has only {allowed[0]!r}")
 
 
+def _real(value: object) -> float | None:
+    """``value`` as a finite float, or None; JSON has integers that no float can hold, and NaN."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not -1e30 < value < 1e30:
+        return None
+    return float(value)
+
+
 def _activation(fields: _Fields, name: str) -> Activation:
     value = fields.get(name)
-    if value not in _ACTIVATIONS:
+    if not isinstance(value, str) or value not in _ACTIVATIONS:
         raise SpecError(f"config.json: {name} is {value!r}, this engine has {', '.join(_ACTIVATIONS)}")
     return _ACTIVATIONS[value]
 
@@ -171,13 +186,13 @@ def _activation(fields: _Fields, name: str) -> Activation:
 def _windows(fields: _Fields, layers: int, *, alternating: bool, switched: bool) -> tuple[int | None, ...]:
     """One window a layer. ``switched``: Qwen's ``use_sliding_window``; ``alternating``: Gemma 2's default."""
     window = fields.get("sliding_window")
-    if switched and not fields.get("use_sliding_window"):
+    if switched and not fields.flag("use_sliding_window"):
         window = None
     if window is not None:
         window = fields.size("sliding_window")
     kinds = fields.get("layer_types")
     if kinds is None:
-        first = fields.config.get("max_window_layers", 28) if switched else 0
+        first = fields.size("max_window_layers", 28, lowest=0) if switched else 0
         kinds = [
             "sliding_attention" if (i % 2 == 0 if alternating else i >= first) else "full_attention"
             for i in range(layers)
@@ -210,25 +225,28 @@ def _rope(fields: _Fields) -> Rope:
         "linear": ("factor",),
         "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
     }
-    if kind not in needed:
+    if not isinstance(kind, str) or kind not in needed:
         raise SpecError(f"config.json: rope type is {kind!r}, this engine has {', '.join(needed)}")
-    numbers = {"rope_theta": theta}
+    given_numbers = {"rope_theta": theta}
     for name in needed[kind]:
         # transformers falls back to max_position_embeddings for the original length only.
         fallback = fields.get("max_position_embeddings") if name == "original_max_position_embeddings" else None
-        numbers[name] = table.get(name, fallback)
-    for name, value in numbers.items():
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
+        given_numbers[name] = table.get(name, fallback)
+    numbers = {}
+    for name, value in given_numbers.items():
+        number = _real(value)
+        if number is None:
             raise SpecError(f"config.json: rope {name} is {value!r} for rope type {kind!r}, a number is needed")
+        numbers[name] = number
     allowed = {"rope_theta", "rope_type", "type", "partial_rotary_factor", *needed[kind]}
     for name, value in table.items():
         if name not in allowed and value is not None and kind != "default":
             raise SpecError(f"config.json: rope type {kind!r} has the unknown field {name} = {value!r}")
     return Rope(
-        theta=float(numbers["rope_theta"]),
+        theta=numbers["rope_theta"],
         scaling=cast(Any, {"default": "none"}.get(kind, kind)),
-        factor=float(numbers.get("factor", 1.0)),
-        low_freq_factor=float(numbers.get("low_freq_factor", 1.0)),
-        high_freq_factor=float(numbers.get("high_freq_factor", 4.0)),
+        factor=numbers.get("factor", 1.0),
+        low_freq_factor=numbers.get("low_freq_factor", 1.0),
+        high_freq_factor=numbers.get("high_freq_factor", 4.0),
         original_max_positions=int(numbers.get("original_max_position_embeddings", 0)),
     )

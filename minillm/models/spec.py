@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Activation = Literal["silu", "gelu_tanh"]
+MAX_LAYERS = 4096  # far above any model: a broken file must not make us build a billion layers
 
 
 class SpecError(ValueError):
@@ -76,6 +77,8 @@ class ModelSpec:
         ):
             if getattr(self, name) < 1:
                 raise SpecError(f"{self.architecture}: {name} is {getattr(self, name)}, it must be at least 1")
+        if self.layers > MAX_LAYERS:
+            raise SpecError(f"{self.architecture}: layers is {self.layers:,}, the limit is {MAX_LAYERS:,}")
         if self.heads % self.kv_heads:
             raise SpecError(
                 f"{self.architecture}: {self.heads} query heads do not share {self.kv_heads} KV heads evenly"
