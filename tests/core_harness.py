@@ -28,7 +28,7 @@ class AuditedModel(HashModel):
     """The hash model, with an audit of every plan. Each step takes one second of virtual time."""
 
     def __init__(self, clock: VirtualClock, **sizes: int) -> None:
-        super().__init__(**{"vocab_size": 2, "max_model_len": 40, **sizes})
+        super().__init__(**{"vocab_size": 2, "max_model_len": 256, **sizes})
         self.clock = clock
         self.engine: Engine | None = None
         self.plans: list[StepPlan] = []

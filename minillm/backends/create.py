@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+from typing import TYPE_CHECKING
 
 from minillm.backends.base import Backend
-from minillm.models.load import LoadedModel
+
+if TYPE_CHECKING:  # at run time it would bring NumPy into whoever imports this package, the core among them
+    from minillm.models.load import LoadedModel
 
 BACKENDS = ("numpy", "torch")
 _DTYPES = {"numpy": ("float32", "float64"), "torch": ("float32", "bfloat16", "float64")}

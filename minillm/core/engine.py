@@ -305,6 +305,7 @@ class Engine:
             part.request.num_in_flight -= 1
             if not part.request.is_finished:
                 self._outbox.append(self._end(part.request, "error", now_s, error=error))
+        self.num_steps += 1
 
     def _next_arrival_s(self) -> float | None:
         while self._pending and self._pending[0][2].is_finished:  # aborted before it arrived
