@@ -47,7 +47,7 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument("--out", type=Path, default=None, help="where the site is built (default: .build/serve)")
     serve.add_argument("--host", default="127.0.0.1", help="the address to listen on (default: 127.0.0.1)")
     serve.add_argument("--port", type=int, default=8000, help="default: 8000")
-    _live_options(serve)
+    serve.add_argument("--root-path", default="/", help="serve below this path (default: /)")
     serve.set_defaults(run=_serve)
 
     check = commands.add_parser("check", help="find what is wrong with pages, numbers, sources, stems and llms.txt")
@@ -95,7 +95,7 @@ def _notebooks(root: Path, options: argparse.Namespace) -> Path | None:
 def _serve(root: Path, options: argparse.Namespace) -> int:
     from visualizers.site import serve
 
-    return int(serve.run(root, options))
+    return serve.run(root, options)
 
 
 def _check(root: Path, options: argparse.Namespace) -> int:

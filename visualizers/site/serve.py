@@ -1,0 +1,172 @@
+"""Serves the built site with live notebooks in one process, and builds again what an author edits.
+
+``handbook serve`` ends here: static pages, ``/live/`` with kernels of this machine, an event stream that
+reloads the page that was edited. Bound to loopback unless told otherwise, since notebooks run code.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import socket
+import sys
+from argparse import Namespace
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.routing import Mount, Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from visualizers.site.events import Events
+from visualizers.site.guard import Guard, is_loopback
+from visualizers.site.live import Live
+from visualizers.site.static import Site
+from visualizers.site.watch import Watcher
+
+
+class AddressError(Exception):
+    """The host or the port cannot be had; the message names the way out."""
+
+
+def application(
+    out: Path, root: Path, *, root_path: str = "/", host: str = "127.0.0.1", events: Events | None = None
+) -> ASGIApp:
+    """The site of ``out`` with the notebooks of the project at ``root``, all below ``root_path``."""
+    prefix = normal_root_path(root_path)
+    events = events or Events()
+    live = Live(root, f"{prefix}live/")
+
+    async def status(_: Request) -> Response:
+        body = {"local": True, "notebooks": {stem: {} for stem in live.stems}, "events": "_events"}
+        return JSONResponse(body, headers={"Cache-Control": "no-store"})
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        yield
+        await live.shutdown()
+
+    async def dispatch(scope: Scope, receive: Receive, send: Send) -> None:
+        # marimo's mounts carry the whole address, since it writes that address into its pages.
+        inside = live if scope["path"].startswith(f"{prefix}live/") else site
+        await inside(scope, receive, send)
+
+    site = _Below(prefix, Site(out))
+    routes: list[Route | Mount] = [
+        Route(f"{prefix}notebooks/live.json", status),
+        Route(f"{prefix}_events", events.stream),
+    ]
+    if prefix != "/":
+        routes += [Route(path, lambda _: RedirectResponse(prefix)) for path in ("/", prefix.rstrip("/"))]
+    app = Starlette(routes=[*routes, Mount("/", app=dispatch)], lifespan=lifespan)
+    app.state.live = live
+    return Guard(app, [host])
+
+
+class _Below:
+    """An application whose paths start at ``prefix``; it answers there, and 404 elsewhere."""
+
+    def __init__(self, prefix: str, app: ASGIApp) -> None:
+        self._prefix, self._app = prefix, app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path: str = scope["path"]
+        if scope["type"] != "http" or not path.startswith(self._prefix):
+            await Response("Not found\n", 404, media_type="text/plain")(scope, receive, send)
+            return
+        await self._app({**scope, "root_path": self._prefix.rstrip("/")}, receive, send)
+
+
+def normal_root_path(root_path: str) -> str:
+    """``/x/`` for ``x``, ``/x`` and ``/x/``; ``/`` for the root."""
+    inner = root_path.strip("/")
+    return f"/{inner}/" if inner else "/"
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A listening socket. Raises :class:`AddressError`, with the way out, where the port or the host cannot be had."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+        listener.listen(128)
+    except PermissionError as error:
+        listener.close()
+        raise AddressError(f"port {port} is for the system: choose one above 1023 with --port") from error
+    except OSError as error:
+        listener.close()
+        if error.errno == errno.EADDRINUSE:
+            free = _free_port(host, family)
+            way_out = f"stop what uses it, or choose another: --port {free}"
+            raise AddressError(f"port {port} of {host} is in use: {way_out}") from error
+        reason = error.strerror or str(error)
+        raise AddressError(f"cannot listen on {host}:{port} ({reason}): give another --host or --port") from error
+    return listener
+
+
+def _free_port(host: str, family: socket.AddressFamily) -> int:
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])
+
+
+def run(root: Path, options: Namespace) -> int:
+    """The command ``handbook serve``: builds, then serves until Ctrl-C. 2 where host or port cannot be had.
+
+    The port is taken first, so that a build is not made in vain.
+    """
+    try:
+        listener = bind(options.host, options.port)
+    except AddressError as error:
+        print(f"handbook: {error}", file=sys.stderr)
+        return 2
+    with listener:
+        return _run(root, options, listener)
+
+
+def _run(root: Path, options: Namespace, listener: socket.socket) -> int:
+    from visualizers.site.build import Builder
+
+    host, prefix = options.host, normal_root_path(options.root_path)
+    shown = f"[{host}]" if ":" in host else host
+    address = f"http://{shown}:{listener.getsockname()[1]}{prefix}"
+    if not is_loopback(host):
+        print(f"warning: other machines reach {host}, and live notebooks run code for whoever reaches them")
+    out = (options.out or root / ".build" / "serve").resolve()
+    builder = Builder.of(root, site_url=address)
+    builder.build(out)
+    events = Events()
+    app = application(out, root, root_path=prefix, host=host, events=events)
+    print(f"Serving on {address} with live notebooks on this machine (Ctrl-C ends it)", flush=True)
+    restart = False
+    with suppress(KeyboardInterrupt):
+        restart = asyncio.run(_serve(app, listener, Watcher(root, out, builder, events)))
+    if restart:
+        listener.close()
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - this very command
+    print("Stopped.")
+    return 0
+
+
+async def _serve(app: ASGIApp, listener: socket.socket, watcher: Watcher) -> bool:
+    """Runs until the server is told to end; returns whether that was for new code."""
+    config = uvicorn.Config(app, log_level="warning", lifespan="on", timeout_graceful_shutdown=1)
+    server = uvicorn.Server(config)
+    watching = asyncio.create_task(watcher.run())
+
+    def ended(_: object) -> None:
+        server.should_exit = True
+
+    watching.add_done_callback(ended)
+    await server.serve(sockets=[listener])
+    restart = watching.done() and not watching.cancelled() and watching.exception() is None
+    watching.cancel()
+    with suppress(asyncio.CancelledError):
+        await watching
+    return restart
