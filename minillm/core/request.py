@@ -80,7 +80,7 @@ class Request:
         return self.status is Status.FINISHED
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: one is made for each token, and freezing doubles the time that takes
 class Event:
     """What the engine tells the outside: a token, or the one terminal event of a request.
 
