@@ -23,9 +23,9 @@ Rows = Mapping[str, Sequence[Mapping[str, Any]]]
 # The page sets the same stack, so that text measured here fits when the page draws it.
 FONT = 'Inter, system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif'
 HEIGHT = 260  # plot height in pixels where a chart gives none
-WIDE, NARROW = 680, 340  # total widths in pixels of the two printed sizes
+WIDE, NARROW = 700, 340  # total widths in pixels of the two printed sizes
 BREAKPOINT = 520  # below this width of the figure the narrow size is drawn
-AXIS_ROOM = 64  # pixels that a concatenated view leaves for its axis, since "container" cannot
+AXIS_ROOM = 56  # pixels that a stack of views leaves for its axes until they have been measured
 
 _MULTI = ("hconcat", "vconcat", "concat", "facet", "repeat", "spec")
 
@@ -49,7 +49,7 @@ CONFIG: Spec = {
         "tickColor": colour("axis"),
         "tickSize": 4,
     },
-    "axisX": {"grid": False, "labelOverlap": "greedy"},
+    "axisX": {"grid": False, "labelOverlap": "greedy", "labelSeparation": 8},
     "axisQuantitative": {"tickCount": 5},
     # The title of the vertical axis lies above it: nobody turns the head, and a phone keeps its width.
     "axisY": {
@@ -120,11 +120,14 @@ def spec(chart: Any) -> Spec:
     return found
 
 
-def sized(found: Spec, datasets: Rows, width: int) -> Spec:
-    """``found`` with its data, drawn so that the whole is ``width`` pixels wide where it fills its container."""
+def sized(found: Spec, datasets: Rows, width: int, room: int = AXIS_ROOM) -> Spec:
+    """``found`` with its data, drawn so that the whole is ``width`` pixels wide where it fills its container.
+
+    ``room`` is how much of that the axes of a stack of views take; a single view finds that out itself.
+    """
     found = copy.deepcopy(found)
     multiple = any(key in found for key in _MULTI)
-    inner = width - AXIS_ROOM if multiple else width
+    inner = width - room if multiple else width
 
     def walk(node: Any) -> None:
         if isinstance(node, dict):

@@ -49,9 +49,7 @@ def get(name: str) -> Visualizer:
         raise UnknownVisualizerError(f"there is no visualizer {name!r}: choose from {known}")
     visualizer = importlib.import_module(f"visualizers.{stem}").VISUALIZER
     if not isinstance(visualizer, Visualizer) or visualizer.stem != stem:
-        raise TypeError(
-            f"visualizers/{stem}.py: VISUALIZER must be a Visualizer named {stem.replace('_', '-')!r}"
-        )
+        raise TypeError(f"visualizers/{stem}.py: VISUALIZER must be a Visualizer named {stem.replace('_', '-')!r}")
     return visualizer
 
 

@@ -1,0 +1,114 @@
+"""The figure for the Markdown twin of a page: the same facts and the same numbers, for a reader without eyes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from typing import Any
+
+from visualizers import controls, describe
+from visualizers.contract import Choice, Input, Number, Table
+from visualizers.formats import format_value
+from visualizers.printed import heading
+from visualizers.snapshot import Snapshot, State
+
+_POINTS = 5  # points of an input that the twin lists
+
+
+def figure_markdown(snapshot: Snapshot, state: Mapping[str, object], *, page_url: str, repo_url: str = "") -> str:
+    """A section of the third level about the figure at ``state``. ``page_url`` is the page's absolute address."""
+    visualizer = snapshot.visualizer
+    chosen = snapshot.at(state)
+    provenance = snapshot.provenance()
+    badge = f"*{visualizer.badge.capitalize()}*: {describe.BADGES[visualizer.badge]}."
+    file, first, last = describe.source_line(visualizer)
+    code = f"{file}, lines {first} to {last}"
+    if repo_url:
+        code = f"[{code}]({describe.source_url(visualizer, repo_url)})"
+    parts = [
+        f"### Figure: {visualizer.title}",
+        visualizer.summary,
+        chosen.text(),
+        f"{badge} {provenance}".strip(),
+        f"Formula:\n\n```text\n{visualizer.formula}\n```",
+        _inputs(snapshot, chosen),
+        _values(snapshot, chosen),
+        f"**Table**\n\n{_table(chosen.table)}",
+        *(_points(snapshot, chosen, i) for i in visualizer.inputs if len(points(i)) > 1),
+        f"Computed by {code}. To compute it again:\n\n```sh\n{describe.command(visualizer, chosen.inputs)}\n```",
+        f"[The figure, with this state]({describe.link(snapshot, chosen.inputs, page_url)})",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def points(given: Input) -> tuple[Any, ...]:
+    """A few values of an input: both ends and some between. An input that needs a kernel has its default."""
+    if given.instant == "live":
+        return (given.default,)
+    if isinstance(given, Choice) or given.instant == "grid":
+        every = given.grid()
+    else:
+        every = controls.stops(given) if isinstance(given, Number) else given.grid()
+    if isinstance(given, Choice) or len(every) <= _POINTS:
+        return every
+    picked = {every[round(i * (len(every) - 1) / (_POINTS - 1))] for i in range(_POINTS)}
+    return tuple(v for v in every if v in picked or v == given.default)
+
+
+def _inputs(snapshot: Snapshot, state: State) -> str:
+    rows = [
+        [
+            f"`{i.name}`",
+            i.label,
+            controls.value_text(i, state.inputs[i.name]),
+            _cell_text(i.default),
+            i.range_text(),
+            i.help,
+        ]
+        for i in snapshot.visualizer.inputs
+    ]
+    return "**Inputs**\n\n" + _lines(["Input", "Name", "Here", "Default", "Takes", "Meaning"], rows)
+
+
+def _values(snapshot: Snapshot, state: State) -> str:
+    units = snapshot.visualizer.units
+    rows = [[f"`{name}`", _cell_text(value), units[name]] for name, value in state.data.values.items()]
+    return "**Values here**\n\n" + _lines(["Value", "", "Unit"], rows, {1})
+
+
+def _points(snapshot: Snapshot, state: State, given: Input) -> str:
+    """The values that move with one input, at a few points of it, the others as here."""
+    units = snapshot.visualizer.units
+    found = {p: snapshot.at({**state.inputs, given.name: p}).data.values for p in points(given)}
+    names = [n for n in units if len({_cell_text(values[n]) for values in found.values()}) > 1]
+    title = heading(given.label, given.unit)
+    if not names:
+        return f"**By {title}**: no value moves with it."
+    rows = [[_cell_text(p), *(_cell_text(values[n]) for n in names)] for p, values in found.items()]
+    head = [title, *(heading(f"`{n}`", units[n]) for n in names)]
+    return f"**By {title}**\n\n" + _lines(head, rows, set(range(1, len(head))))
+
+
+def _table(table: Table) -> str:
+    head = [heading(c.label, c.unit) for c in table.columns]
+    rows = [[format_value(row[c.key], c.format) for c in table.columns] for row in table.rows]
+    numeric = {n for n, c in enumerate(table.columns) if all(isinstance(row[c.key], int | float) for row in table.rows)}
+    return _lines(head, rows, numeric)
+
+
+def _lines(head: list[str], rows: list[list[str]], numeric: AbstractSet[int] = frozenset()) -> str:
+    """A Markdown table; the columns ``numeric`` align at the right."""
+    rule = ["---:" if n in numeric else "---" for n in range(len(head))]
+    return "\n".join("| " + " | ".join(_escaped(c) for c in line) + " |" for line in (head, rule, *rows))
+
+
+def _cell_text(value: Any) -> str:
+    """A value as the JSON has it, whole: an agent may want every digit."""
+    if isinstance(value, float) and math.isfinite(value) and value == int(value) and abs(value) < 1e15:
+        return str(int(value))
+    return "yes" if value is True else "no" if value is False else "–" if value is None else str(value)
+
+
+def _escaped(cell: str) -> str:
+    return cell.replace("|", "\\|").replace("\n", " ")

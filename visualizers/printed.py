@@ -1,0 +1,127 @@
+"""The printed level: a figure as SVG that follows the theme, as an HTML table, and as a sentence."""
+
+from __future__ import annotations
+
+import json
+import re
+from html import escape
+from typing import Any
+
+import vl_convert
+
+from visualizers import charts
+from visualizers.contract import Table
+from visualizers.formats import fill, format_value
+from visualizers.snapshot import Snapshot, State
+
+# Vega draws a frame around every group: invisible ones, and what CSS says better, only cost bytes.
+_EMPTY_PATH = re.compile(
+    r'<path class="(?:background|foreground)"[^>]*?(?:d="M0,0h-?0v-?0h-?0Z"|display="none")[^>]*?/>'
+)
+_FONT = re.compile(r' font-family="[^"]*"')
+_NOISE = re.compile(
+    r' (?:role|aria-roledescription|aria-hidden|pointer-events|class|stroke-miterlimit)="[^"]*"| opacity="1"'
+)
+_EMPTY_GROUP = re.compile(r"<g(?: transform=\"translate\(0,0\)\")?></g>")
+_ATTRIBUTE = re.compile(r'="[^"]*"')
+_LONG = re.compile(r"-?\d+\.\d{3,}(?:e-?\d+)?")
+_SIZE = re.compile(r'<svg [^>]*?width="([\d.]+)" height="([\d.]+)"')
+_OPEN = re.compile(r'<svg [^>]*?viewBox="([^"]*)">')
+_ID = re.compile(r'\bid="([^"]+)"')
+
+
+def svg(snapshot: Snapshot, state: State, width: int, figure_id: str) -> str:
+    """The chart of a state, ``width`` pixels wide, as inline SVG named by the figure's title and sentence."""
+    spec, room = snapshot.spec(state), charts.AXIS_ROOM
+    drawn = _drawn(spec, state, width, room)
+    if "vconcat" in spec:  # its axes are as wide as their labels: drawn once more, it fills the width
+        room += size(drawn)[0] - width
+        drawn = _drawn(spec, state, width, room)
+    drawn = _tidied(drawn, f"{figure_id}-{width}")
+    title = f"{figure_id}-{width}"
+    opening = _OPEN.match(drawn)
+    if not opening:
+        raise ValueError(f"{snapshot.name}: vl-convert gave no SVG that can be read: {drawn[:120]!r}")
+    wide, high = size(drawn)
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-labelledby="{title}-title {title}-desc" '
+        f'width="{wide}" height="{high}" viewBox="{opening[1]}"><title id="{title}-title">'
+        f'{escape(snapshot.visualizer.title)}</title><desc id="{title}-desc">{escape(state.text())}</desc>'
+        + drawn[opening.end() :]
+    )
+
+
+def size(drawn: str) -> tuple[int, int]:
+    """Width and height of an SVG, in pixels."""
+    found = _SIZE.search(drawn)
+    if not found:
+        raise ValueError(f"no size in {drawn[:120]!r}")
+    return round(float(found[1])), round(float(found[2]))
+
+
+def standalone(drawn: str) -> str:
+    """An SVG of :func:`svg` as a file of its own: it carries its font, since no page does."""
+    return drawn.replace("<svg ", f"<svg font-family='{charts.FONT}' ", 1)
+
+
+def table_html(table: Table, caption: str) -> str:
+    """The table with units in its headings and formatted cells; numbers align at the right."""
+    numeric = {c.key: all(_is_number(row[c.key]) for row in table.rows) for c in table.columns}
+    head = "".join(
+        f'<th scope="col"{_align(numeric[c.key])}>{escape(heading(c.label, c.unit))}</th>' for c in table.columns
+    )
+    body = "".join(
+        "<tr>"
+        + "".join(
+            f"<td{_align(numeric[c.key])}>{escape(format_value(row[c.key], c.format))}</td>" for c in table.columns
+        )
+        + "</tr>"
+        for row in table.rows
+    )
+    return (
+        f'<table class="hbf-values"><caption>{escape(caption)}</caption>'
+        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    )
+
+
+def heading(label: str, unit: str) -> str:
+    """A column's heading: ``Size (GiB)``."""
+    return f"{label} ({unit})" if unit else label
+
+
+def sentence_html(state: State) -> str:
+    """The sentence; each number stands in an element that does not break and that the browser refills."""
+    return fill(
+        state.sentence,
+        state.data.values,
+        wrap=lambda value: f'<span class="hbf-value">{escape(value)}</span>',
+        text=escape,
+    )
+
+
+def _drawn(spec: charts.Spec, state: State, width: int, room: int) -> str:
+    return str(vl_convert.vegalite_to_svg(json.dumps(charts.sized(spec, state.data.rows, width, room))))
+
+
+def _is_number(cell: Any) -> bool:
+    return cell is None or (isinstance(cell, int | float) and not isinstance(cell, bool))
+
+
+def _align(numeric: bool) -> str:
+    return ' class="hbf-number"' if numeric else ""
+
+
+def _tidied(drawn: str, prefix: str) -> str:
+    """The SVG without what no reader sees, with short numbers and with ids of its own on a page of many."""
+    drawn = _NOISE.sub("", _FONT.sub("", _EMPTY_PATH.sub("", drawn)))
+    while (shorter := _EMPTY_GROUP.sub("", drawn)) != drawn:
+        drawn = shorter
+    drawn = _ATTRIBUTE.sub(lambda m: _LONG.sub(lambda n: _short(n[0]), m[0]), drawn)
+    for name in dict.fromkeys(_ID.findall(drawn)):
+        own = f"{prefix}-{name}"
+        drawn = drawn.replace(f'id="{name}"', f'id="{own}"').replace(f"url(#{name})", f"url(#{own})")
+    return drawn
+
+
+def _short(number: str) -> str:
+    return f"{float(number):.2f}".rstrip("0").rstrip(".")
