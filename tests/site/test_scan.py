@@ -9,8 +9,24 @@ from hypothesis import strategies as st
 from visualizers.site.scan import join, tokens
 
 PIECES = st.sampled_from(
-    "word | `code`|``a`b``|$x_1$|$$y$$|\n|\n\n|```\n|```figure\n|~~~\n|# |## head\n|[a]|{= 1}|{@ k}|(u.md)|![i](p.png)"
-    "|<https://a.b>|https://c.d|<b>|<!-- |-->|\\|$|- |    |*".split("|")
+    [
+        *(
+            "word ",
+            " `code`",
+            "``a`b``",
+            "$x_1$",
+            "$$y$$",
+            "\n",
+            "\n\n",
+            "```\n",
+            "```figure\n",
+            "~~~\n",
+            "# ",
+            "## head\n",
+        ),
+        *("[a]", "{= 1}", "{@ k}", "(u.md)", "![i](p.png)", "<https://a.b>", "https://c.d", "<b>", "<!-- ", "-->"),
+        *("\\", "$", "|", "- ", "    ", "*"),
+    ]
 )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from visualizers.site.errors import Problem
 from visualizers.site.project import Page, Project
-from visualizers.site.text import attribute, content, relative
+from visualizers.site.text import address, content
 
 _BOX_HEIGHT = 34
 _ROW_STEP = 86
@@ -94,7 +94,7 @@ def _layout(project: Project) -> tuple[dict[str, _Box], float, float]:
     return boxes, widest, max(len(rows) - 1, 0) * _ROW_STEP + _BOX_HEIGHT + 2
 
 
-def svg(project: Project, page_url: str) -> str:
+def svg(project: Project) -> str:
     """The map as a picture whose boxes are links; the list below it says the same in words."""
     boxes, width, height = _layout(project)
     lines = []
@@ -110,7 +110,7 @@ def svg(project: Project, page_url: str) -> str:
     # Links are HTML in the drawing: the theme's navigation trips over links of SVG's own kind.
     shapes = [
         f'<foreignObject x="{box.x - box.width / 2:.0f}" y="{box.y:.0f}" width="{box.width:.0f}" '
-        f'height="{_BOX_HEIGHT}"><a class="hb-map-box" href="{attribute(relative(box.page.url, page_url))}">'
+        f'height="{_BOX_HEIGHT}"><a class="hb-map-box" href="{address(project.site_url + box.page.url)}">'
         f"{content(box.page.label)}</a></foreignObject>"
         for box in boxes.values()
     ]
@@ -121,31 +121,31 @@ def svg(project: Project, page_url: str) -> str:
     )
 
 
-def html(project: Project, page_url: str) -> str:
+def html(project: Project) -> str:
     """The map, and the contents of the book with what each page needs. One HTML block without blank lines."""
     parts = []
     for part in project.parts:
         pages = [project.by_path[path] for path in part.paths if path in project.by_path]
         if part.title and pages:
-            entries = "\n".join(_entry(project, page, page_url) for page in pages)
+            entries = "\n".join(_entry(project, page) for page in pages)
             parts.append(
                 f'<div class="hb-part"><p class="hb-part-title">{content(part.title)}</p>\n<ul>\n{entries}\n</ul></div>'
             )
     return (
-        f'<div class="hb-map" data-search-exclude>\n{svg(project, page_url)}\n'
+        f'<div class="hb-map" data-search-exclude>\n{svg(project)}\n'
         f'<div class="hb-contents">\n{chr(10).join(parts)}\n</div>\n</div>'
     )
 
 
-def _entry(project: Project, page: Page, page_url: str) -> str:
+def _entry(project: Project, page: Page) -> str:
     needs = ", ".join(
-        f'<a href="{attribute(relative(project.by_stem[stem].url, page_url))}">'
+        f'<a href="{address(project.site_url + project.by_stem[stem].url)}">'
         f"{content(project.by_stem[stem].meta.title)}</a>"
         for stem in page.meta.depends_on
     )
     return (
         f'<li><span class="hb-number">{content(page.number)}</span> '
-        f'<a class="hb-entry" href="{attribute(relative(page.url, page_url))}">{content(page.meta.title)}</a>'
+        f'<a class="hb-entry" href="{address(project.site_url + page.url)}">{content(page.meta.title)}</a>'
         f'<span class="hb-about">{content(page.meta.description)}</span>'
         + (f'<span class="hb-needs">needs {needs}</span>' if needs else "")
         + "</li>"

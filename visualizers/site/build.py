@@ -64,7 +64,7 @@ def compose(project: Project, figures: Figures, namespace: Namespace) -> Content
         problems += found
     if problems:
         raise PageError(problems)
-    context = Context(project, figures, lambda url: bookmap.html(project, url))
+    context = Context(project, figures)
     documents: dict[str, str] = {}
     texts: dict[str, str] = {}
     for page in project.pages:

@@ -29,7 +29,7 @@ def check(root: Path, figures: Figures, namespace: Namespace, *, fix: bool = Fal
     for page in project.pages:
         _, found = resolve(page, namespace, project.bibliography)
         problems += found
-        problems += pagechecks.check(page, project, names)
+        problems += pagechecks.check(page, project, figures)
     if not problems:  # the index of broken pages would say what is wrong with them, not with itself
         problems += _index(project, fix=fix)
     return sorted(set(problems))

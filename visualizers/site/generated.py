@@ -9,7 +9,7 @@ from visualizers.site import bookmap, twins
 from visualizers.site.project import Page, Project
 from visualizers.site.reference import Term
 from visualizers.site.render import front_matter, source_html
-from visualizers.site.text import attribute, content, relative
+from visualizers.site.text import address, content
 
 
 @dataclass(frozen=True)
@@ -56,18 +56,17 @@ def _map(project: Project) -> Generated:
         "map",
         "Map",
         "What depends on what: every page of the handbook with the pages it needs.",
-        lead + bookmap.html(project, "reference/map/"),
+        lead + bookmap.html(project),
         bookmap.markdown(project).replace("\n### ", "\n## ").replace("### ", "## ", 1),
     )
 
 
 def _glossary(project: Project) -> Generated:
-    url = "reference/glossary/"
     ordered = sorted(project.glossary, key=lambda term: term.term.lower())
     entries, lines = [], []
     for term in ordered:
         page = project.by_stem.get(term.page)
-        link = f'<a href="{attribute(relative(page.url, url))}">{content(page.label)}</a>' if page else ""
+        link = f'<a href="{address(project.site_url + page.url)}">{content(page.label)}</a>' if page else ""
         entries.append(
             f'<dt id="{term.anchor}">{content(term.term)}{_also_html(term)}</dt>\n'
             f"<dd>{content(term.definition)} {link}</dd>"
@@ -92,7 +91,6 @@ def _also_html(term: Term) -> str:
 
 
 def _sources(project: Project) -> Generated:
-    url = "reference/sources/"
     users: Mapping[str, list[Page]] = {
         key: [page for page in project.pages if key in page.meta.sources] for key in project.bibliography
     }
@@ -100,10 +98,10 @@ def _sources(project: Project) -> Generated:
     entries, lines = [], []
     for source in ordered:
         pages = users[source.key]
-        links = ", ".join(f'<a href="{attribute(relative(page.url, url))}">{content(page.label)}</a>' for page in pages)
-        entries.append(
-            f'<li id="{attribute(source.key)}">{source_html(source)} <span class="hb-users">In {links}.</span></li>'
+        links = ", ".join(
+            f'<a href="{address(project.site_url + page.url)}">{content(page.label)}</a>' for page in pages
         )
+        entries.append(f'<li id="{source.key}">{source_html(source)} <span class="hb-users">In {links}.</span></li>')
         lines.append(f"- {twins.source_markdown(source)} In {', '.join(page.label for page in pages)}.")
     return _page(
         project,

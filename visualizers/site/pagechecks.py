@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from visualizers.site import blocks
 from visualizers.site.errors import Problem
+from visualizers.site.figures import Figures
 from visualizers.site.mathml import MathError, to_mathml
 from visualizers.site.numbers import unmarked
-from visualizers.site.project import GENERATED, SITE_FILES, Page, Project, resolve_link
+from visualizers.site.project import GENERATED, HOME, SITE_FILES, Page, Project, resolve_link
 from visualizers.site.text import slugs
 
 # The second-level headings of a chapter page, in order; "Sources" follows by itself.
@@ -32,8 +33,8 @@ def anchors(page: Page) -> frozenset[str]:
     return frozenset(slugs(titles)) | {f"source-{key}" for key in page.meta.sources}
 
 
-def check(page: Page, project: Project, figures: Mapping[str, str]) -> Iterator[Problem]:
-    """All findings about one page but those of its marks. ``figures`` maps the known names to their stems."""
+def check(page: Page, project: Project, figures: Figures) -> Iterator[Problem]:
+    """All findings about one page but those of its marks."""
     yield from _skeleton(page)
     yield from _figures(page, figures)
     yield from _links(page, project)
@@ -69,7 +70,7 @@ def _skeleton(page: Page) -> Iterator[Problem]:
         yield Problem(page.file, 0, f"has its headings in another order than {', '.join(SKELETON)}")
 
 
-def _figures(page: Page, known: Mapping[str, str]) -> Iterator[Problem]:
+def _figures(page: Page, figures: Figures) -> Iterator[Problem]:
     stems: list[str] = []
     for token in page.tokens:
         if not blocks.is_figure(token):
@@ -79,15 +80,15 @@ def _figures(page: Page, known: Mapping[str, str]) -> Iterator[Problem]:
         except blocks.BlockError as error:
             yield Problem(page.file, token.line, str(error))
             continue
-        if block.name not in known:
-            names = ", ".join(known) or "none"
-            yield Problem(page.file, token.line, f"there is no visualizer {block.name!r}: there are {names}")
-        else:
-            stems.append(known[block.name])
+        stems.append(block.name.replace("-", "_"))
+        try:
+            figures.html(block.name, block.state, "")
+        except (LookupError, ValueError) as error:
+            yield Problem(page.file, token.line, str(error))
     wanted = page.meta.notebook
     if wanted and wanted not in stems:
         yield Problem(page.file, 0, f"notebook names {wanted!r}, but no figure of the page is its")
-    if stems and not wanted:
+    if stems and not wanted and page.path != HOME:
         yield Problem(page.file, 0, f"has the figure of {stems[0]!r}, but its front matter names no notebook")
 
 

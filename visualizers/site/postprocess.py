@@ -54,6 +54,7 @@ def page(html: str, facts: Facts, project: Project) -> str:
             f'<meta name="hb-notebooks" content="{escape(relative("notebooks/", here))}">',
         )
     )
+    html = _relative_links(html, here, project)
     html = _TITLE.sub(lambda _: f"<title>{escape(name)}</title>", _DROPPED.sub("", html), count=1)
     html = html.replace("</head>", f"{head}  </head>", 1)
     if facts.path == HOME:
@@ -61,6 +62,12 @@ def page(html: str, facts: Facts, project: Project) -> str:
     else:
         html = _HEADING.sub(lambda m: _head(facts, twin) + m.group(), html, count=1)
     return html.replace("</article>", _closing(facts, project) + "</article>", 1)
+
+
+def _relative_links(html: str, here: str, project: Project) -> str:
+    """Links within the site as seen from ``here``: the site works at any path of any host."""
+    start = f'<a(?P<before>[^>]*) href="{re.escape(escape(project.site_url))}(?P<target>[^"]*)"'
+    return re.sub(start, lambda m: f'<a{m["before"]} href="{relative(m["target"], here)}"', html)
 
 
 def _head(facts: Facts, twin: str) -> str:

@@ -74,6 +74,8 @@ def read_bibliography(file: Path, root: Path) -> tuple[Mapping[str, Source], lis
         line = _line_of(lines, f"{key}:")
         types = {"title": str, "authors": str, "year": int, "publisher": str, "url": str, "kind": str}
         found = _entry_problems(entry, types | {"checked": datetime.date}, {})
+        if not re.fullmatch(r"[a-z0-9-]+", str(key)):
+            found.append("a key has small letters, digits and hyphens only")
         if not found and entry["kind"] not in KINDS:
             found = [f"kind is {entry['kind']!r}: choose from {', '.join(KINDS)}"]
         if not found and not entry["url"].startswith("https://"):

@@ -1,12 +1,15 @@
-"""Turns a page into Markdown with HTML in it that any Markdown generator renders the same."""
+"""Turns a page into Markdown with HTML in it that any Markdown generator renders the same.
+
+Links in that HTML are absolute, since some generators rewrite relative ones; the last pass makes them relative.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from visualizers.site import blocks
+from visualizers.site import blocks, bookmap
 from visualizers.site.errors import PageError, Problem
 from visualizers.site.figures import Figures
 from visualizers.site.mathml import MathError, to_mathml
@@ -15,7 +18,7 @@ from visualizers.site.reference import Source, Term
 from visualizers.site.resolve import Cited, Computed, Marks
 from visualizers.site.scan import Token
 from visualizers.site.terms import Linker
-from visualizers.site.text import attribute, content, relative
+from visualizers.site.text import address, attribute, content, relative
 
 SOURCES_HEADING = "## Sources"
 START = "Start"  # the home page in the navigation: its own title is that of the book
@@ -23,11 +26,10 @@ START = "Start"  # the home page in the navigation: its own title is that of the
 
 @dataclass(frozen=True)
 class Context:
-    """What is the same for all pages of one build. ``map_html`` draws the map as seen from a page's address."""
+    """What is the same for all pages of one build."""
 
     project: Project
     figures: Figures
-    map_html: Callable[[str], str]
 
 
 def render(page: Page, marks: Marks, context: Context) -> str:
@@ -56,13 +58,13 @@ def source_list(page: Page, project: Project) -> str:
     items = []
     for key in page.meta.sources:
         source = project.bibliography[key]
-        items.append(f'<li id="source-{attribute(key)}">{source_html(source)}</li>')
+        items.append(f'<li id="source-{key}">{source_html(source)}</li>')
     return '<ol class="hb-sources">\n' + "\n".join(items) + "\n</ol>\n"
 
 
 def source_html(source: Source) -> str:
     return (
-        f'{content(source.authors)}. <a href="{attribute(source.url)}"><cite>{content(source.title)}</cite></a>. '
+        f'{content(source.authors)}. <a href="{address(source.url)}"><cite>{content(source.title)}</cite></a>. '
         f"{content(source.place)}. "
         f'<span class="hb-checked">Checked {source.checked}.</span>'
     )
@@ -95,7 +97,7 @@ class _Renderer:
             case "computed" | "cited":
                 return _mark_html(self._marks[token])
             case "link" if (target := resolve_link(token.argument, self._page)) in SITE_FILES:
-                return f'<a href="{attribute(relative(target, self._page.url))}">{content(token.text)}</a>'
+                return f'<a href="{address(self._context.project.site_url + target)}">{content(token.text)}</a>'
             case "math":
                 return to_mathml(token.text)
             case "math_block":
@@ -103,7 +105,7 @@ class _Renderer:
             case "fence" if blocks.is_figure(token):
                 return self._figure(token)
             case "fence" if blocks.is_map(token):
-                return f"\n{self._context.map_html(self._page.url)}\n\n"
+                return f"\n{bookmap.html(self._context.project)}\n\n"
         return token.raw
 
     def _figure(self, token: Token) -> str:
@@ -113,8 +115,8 @@ class _Renderer:
         return f'\n<div class="hb-figure-slot" data-search-exclude>\n{html.strip()}\n</div>\n\n'
 
     def _term(self, term: Term, words: str) -> str:
-        href = relative(f"reference/glossary/#{term.anchor}", self._page.url)
-        return f'<a class="hb-term" href="{attribute(href)}" title="{attribute(term.definition)}">{words}</a>'
+        href = address(f"{self._context.project.site_url}reference/glossary/#{term.anchor}")
+        return f'<a class="hb-term" href="{href}" title="{attribute(term.definition)}">{words}</a>'
 
 
 def _mark_html(mark: Computed | Cited) -> str:
@@ -125,7 +127,7 @@ def _mark_html(mark: Computed | Cited) -> str:
             return f'<span class="hb-num hb-given" title="{tip}">{text}</span>'
         return f'<span class="hb-num" tabindex="0" title="{tip}">{text}</span>'
     links = ",".join(
-        f'<a href="#source-{attribute(source.key)}" aria-label="source {position}">{position}</a>'
+        f'<a href="#{address(f"source-{source.key}")}" aria-label="source {position}">{position}</a>'
         for source, position in zip(mark.sources, mark.positions, strict=True)
     )
     return f'<span class="hb-num hb-cited" tabindex="0" title="{tip}">{text}</span><sup class="hb-ref">{links}</sup>'

@@ -21,6 +21,11 @@ def content(text: str) -> str:
     return re.sub(r"[\\`*_{}\[\]|~^$]", lambda m: f"&#{ord(m.group())};", html.escape(text, quote=False))
 
 
+def address(url: str) -> str:
+    """An address for an ``href`` inside Markdown, in the signs that addresses may have."""
+    return html.escape(re.sub(r"[\\`*\[\]{}|^<>() ]", lambda m: f"%{ord(m.group()):02X}", url))
+
+
 def relative(target: str, page_url: str) -> str:
     """The address ``target`` (below the site's root, may end in ``#anchor``) as seen from ``page_url``."""
     path, sign, anchor = target.partition("#")
