@@ -1,6 +1,6 @@
-"""Models and accelerators as data: one JSON file each, with source and the date on which it was checked.
+"""Models and accelerators as data, ``models.json`` and ``accelerators.json``, with source and date of the check.
 
-A slug such as ``llama-3-8b`` is the file's name; in a formula of the handbook it is ``llama_3_8b``.
+An entry is named by its slug, such as ``llama-3-8b``; in a formula of the handbook it is ``llama_3_8b``.
 """
 
 from __future__ import annotations
@@ -52,9 +52,8 @@ DIMENSIONS: Mapping[str, Mapping[str, int]] = {
 }
 
 
-def _files(kind: str) -> dict[str, Traversable]:
-    folder = resources.files("minillm.catalog") / "data" / kind
-    return {f.name.removesuffix(".json"): f for f in folder.iterdir() if f.name.endswith(".json")}
+def _data(kind: str) -> Traversable:
+    return resources.files("minillm.catalog") / f"{kind}.json"
 
 
 def _tiny() -> Traversable:
@@ -64,7 +63,7 @@ def _tiny() -> Traversable:
 @cache
 def models() -> Mapping[str, Model]:
     """All models by slug, sorted; ``tiny`` is the bundled target, there once it has been trained."""
-    found = {slug: _parse_model(slug, _read(file)) for slug, file in _files("models").items()}
+    found = {slug: _parse_model(slug, raw) for slug, raw in _read(_data("models")).items()}
     if _tiny().is_file():
         found["tiny"] = from_hf_config(_read(_tiny()), slug="tiny", title="tiny (bundled)")
     return dict(sorted(found.items()))
@@ -73,7 +72,7 @@ def models() -> Mapping[str, Model]:
 @cache
 def accelerators() -> Mapping[str, Accelerator]:
     """All accelerators by slug, sorted."""
-    found = {slug: parse_accelerator(slug, _read(file)) for slug, file in _files("accelerators").items()}
+    found = {slug: parse_accelerator(slug, raw) for slug, raw in _read(_data("accelerators")).items()}
     return dict(sorted(found.items()))
 
 
@@ -99,7 +98,7 @@ def from_hf_config(config: Mapping[str, Any], slug: str = "config", title: str =
 
 
 def _parse_model(slug: str, raw: Any) -> Model:
-    where = f"models/{slug}.json"
+    where = f"models.json: {slug}"
     required = {"title": str, "source": dict, "published_parameters": int, "config": dict}
     fields = take(raw, where, required, {"notes": str})
     try:

@@ -53,8 +53,8 @@ class Accelerator:
 
 
 def parse_accelerator(slug: str, raw: Any) -> Accelerator:
-    """An accelerator from its data file. Raises :class:`CatalogError` with slug and field."""
-    where = f"accelerators/{slug}.json"
+    """An accelerator from its entry in the data file. Raises :class:`CatalogError` with slug and field."""
+    where = f"accelerators.json: {slug}"
     number = (int, float)
     fields = take(
         raw,

@@ -204,7 +204,7 @@ def test_explicit_head_dim_wins_and_multi_head_is_the_default() -> None:
 
 
 def test_indexer_of_sparse_attention_is_not_ignored() -> None:
-    config = json.loads(Path(catalog.__path__[0], "data/models/deepseek-v3.json").read_text())["config"]
+    config = json.loads(Path(catalog.__path__[0], "models.json").read_text())["deepseek-v3"]["config"]
     with pytest.raises(CatalogError, match="index_topk = 2048, which the formulas do not know"):
         catalog.from_hf_config({**config, "index_topk": 2048})
 
@@ -335,17 +335,17 @@ def test_unknown_slugs(call: Any, message: str) -> None:
 
 
 def data_file(**changes: Any) -> dict[str, Any]:
-    raw = json.loads(Path(catalog.__path__[0], "data/accelerators/l4.json").read_text())
+    raw = json.loads(Path(catalog.__path__[0], "accelerators.json").read_text())["l4"]
     return {name: v for name, v in {**raw, **changes}.items() if v != "absent"}
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"memory_bytes": "absent"}, "accelerators/x.json: the field memory_bytes is missing"),
+        ({"memory_bytes": "absent"}, "accelerators.json: x: the field memory_bytes is missing"),
         ({"memory": 24}, "the field memory is unknown"),
         ({"memory_bytes": "24 GB"}, "memory_bytes is '24 GB', which has the wrong type"),
-        ({"bandwidth_bytes_per_s": 0}, "accelerators/x.json: memory_bandwidth is 0.0"),
+        ({"bandwidth_bytes_per_s": 0}, "accelerators.json: x: memory_bandwidth is 0.0"),
         ({"dense_flops": {"bf16": -1}}, "bf16 is -1.0"),
         ({"source": {"url": "http://x", "checked": "2026-11-29", "how": "read"}}, "give an https address"),
         ({"source": {"url": "https://x", "checked": "29.11.2026", "how": "read"}}, "give a date such as"),
