@@ -24,11 +24,12 @@ export class Chart {
   #box = document.createElement("div");
   #tip = document.createElement("div");
   #view;
-  #shown; // what the view was made for: the chart's index and whether it is narrow
+  #shown; // what the view was made for
   #width = 0;
   #latest;
   #observer;
   #frame = 0;
+  #gone = false;
 
   /** Draws into `stage`, over what is printed there; nothing shows before the first `draw`. */
   constructor(vega, payload, stage) {
@@ -46,25 +47,19 @@ export class Chart {
   }
 
   /** Shows a state of the model, named `label` for those who do not see it. */
-  draw(state, label) {
-    const first = !this.#latest;
+  async draw(state, label) {
     this.#latest = state;
     this.#box.setAttribute("aria-label", label);
-    const width = this.#stage.clientWidth;
-    const key = `${state.chart} ${this.#narrow(width)}`;
-    if (key !== this.#shown) {
-      this.#make(state, width);
-      this.#shown = key;
-    } else {
+    if (this.#shown === this.#kind()) {
       for (const [name, rows] of Object.entries(state.datasets)) this.#view.data(name, rows);
-      this.#view.run();
-      this.#fill(width);
+    } else {
+      this.#make();
     }
-    if (first) {
-      this.#stage.append(this.#box, this.#tip);
-      this.#stage.dataset.drawn = "";
-      this.#observer.observe(this.#stage);
-    }
+    await this.#run();
+    if (this.#box.isConnected || this.#gone) return;
+    this.#stage.append(this.#box, this.#tip);
+    this.#stage.dataset.drawn = "";
+    this.#observer.observe(this.#stage);
   }
 
   /** The chart as SVG text with plain colours, for a file. */
@@ -89,6 +84,7 @@ export class Chart {
   }
 
   destroy() {
+    this.#gone = true;
     cancelAnimationFrame(this.#frame);
     this.#observer.disconnect();
     this.#view?.finalize();
@@ -97,43 +93,52 @@ export class Chart {
     delete this.#stage.dataset.drawn;
   }
 
-  #narrow(width) {
-    return width < this.#payload.layout.breakpoint;
+  #narrow() {
+    return this.#stage.clientWidth < this.#payload.layout.breakpoint;
   }
 
-  #make(state, width) {
-    const spec = structuredClone(this.#payload.charts[state.chart]);
-    const room = spec.usermeta.room;
-    if (room !== null) spec.width = width - room;
-    if (this.#narrow(width)) spec.config.legend = { ...spec.config.legend, columns: 2 };
-    for (const data of spec.data) if (data.name in state.datasets) data.values = state.datasets[data.name];
+  /** What a view is made for: another one needs another view. */
+  #kind() {
+    return `${this.#latest.chart} ${this.#narrow() ? "narrow" : "wide"}`;
+  }
+
+  /** How many pixels narrower than the stage the views are; null where the chart's width is its own. */
+  get #room() {
+    return this.#payload.charts[this.#latest.chart].usermeta.room;
+  }
+
+  #make() {
+    const { chart, datasets } = this.#latest;
+    const spec = structuredClone(this.#payload.charts[chart]);
+    this.#width = this.#stage.clientWidth;
+    if (this.#room !== null) spec.width = this.#width - this.#room;
+    if (this.#narrow()) spec.config.legend = { ...spec.config.legend, columns: 2 };
+    for (const data of spec.data) if (data.name in datasets) data.values = datasets[data.name];
     this.#view?.finalize();
     this.#view = new this.#vega.View(this.#vega.parse(spec), { renderer: "svg", container: this.#box, hover: true });
     this.#view.tooltip((_, event, __, value) => this.#explain(event, value));
-    this.#view.run();
-    this.#fill(width);
-    this.#width = width;
+    this.#shown = this.#kind();
   }
 
-  /** A stack of views is as wide as its views and their axes, which move with the data: fit the whole. */
-  #fill(width) {
-    if (!this.#payload.charts[this.#latest.chart].usermeta.room) return;
-    const over = this.#box.querySelector("svg").width.baseVal.value - width;
-    if (Math.abs(over) > 1) this.#view.width(this.#view.width() - over).run();
+  /** Draws what changed, in the size it now needs: longer labels push a plot, and a stack is widened to fit. */
+  async #run() {
+    const view = this.#view;
+    await view.resize().runAsync();
+    const over = this.#box.querySelector("svg").width.baseVal.value - this.#width;
+    if (!this.#room || view !== this.#view || Math.abs(over) <= 1) return;
+    await view.width(view.width() - over).resize().runAsync();
   }
 
   #resize() {
     const width = this.#stage.clientWidth;
     if (width === 0 || width === this.#width) return;
-    if (`${this.#latest.chart} ${this.#narrow(width)}` !== this.#shown) {
-      this.#make(this.#latest, width);
-      this.#shown = `${this.#latest.chart} ${this.#narrow(width)}`;
-      return;
+    if (this.#shown !== this.#kind()) {
+      this.#make();
+    } else {
+      if (this.#room !== null) this.#view.width(this.#view.width() + width - this.#width);
+      this.#width = width;
     }
-    this.#width = width;
-    const room = this.#payload.charts[this.#latest.chart].usermeta.room;
-    if (room !== null) this.#view.width(width - room).run();
-    this.#fill(width);
+    this.#run();
   }
 
   #explain(event, value) {

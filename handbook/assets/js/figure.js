@@ -79,7 +79,8 @@ class Figure extends HTMLElement {
     this.#chart = new Chart(vega, payload, this.#part("stage"));
     this.#restore(join(this));
     this.#listen(signal);
-    this.#draw();
+    await this.#draw();
+    if (signal.aborted) return;
     for (const element of this.querySelectorAll(":disabled:is(fieldset, button)")) element.disabled = false;
     this.dataset.ready = "";
   }
@@ -145,14 +146,14 @@ class Figure extends HTMLElement {
     }
   }
 
-  /** Shows the current inputs everywhere in the figure. */
+  /** Shows the current inputs everywhere in the figure; resolves once the chart is drawn. */
   #draw() {
     const state = this.#model.at(this.#inputs);
     const text = sentenceText(state.sentence, state.values);
     const first = !this.#state;
     this.#state = state;
-    this.#chart.draw(state, `${this.#payload.title}. ${text}`);
-    if (first && Object.entries(this.#initial).every(([name, value]) => this.#inputs[name] === value)) return;
+    const drawn = this.#chart.draw(state, `${this.#payload.title}. ${text}`);
+    if (first && Object.entries(this.#initial).every(([name, value]) => this.#inputs[name] === value)) return drawn;
     this.#part("sentence").replaceChildren(...state.sentence.map((part) => part.text ?? valueNode(part, state.values)));
     this.#part("table").querySelector("table").replaceWith(this.#table(state));
     this.#part("command").textContent = this.#command();
@@ -160,6 +161,7 @@ class Figure extends HTMLElement {
     if (beyond.length) this.#note(`“Run live” computes this with your ${beyond.join(" and ")}; until then the figure shows the default.`);
     clearTimeout(this.#speech);
     this.#speech = setTimeout(() => { this.#part("announce").textContent = text; }, QUIET_MS);
+    return drawn;
   }
 
   /** Brings a control and what it says in line with the current value. */
