@@ -14,6 +14,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -74,7 +75,8 @@ class DataCache:
             draft.replace(self._path)
             self._changed = False
         except OSError as problem:
-            draft.unlink(missing_ok=True)
+            with suppress(OSError):
+                draft.unlink()
             print(f"computed figures are not kept: {problem}", file=sys.stderr)
 
     def _load(self, path: Path) -> None:

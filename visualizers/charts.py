@@ -8,14 +8,13 @@ from 300 pixels up; a chart that must be wider gives a width and scrolls inside 
 from __future__ import annotations
 
 import copy
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import altair as alt
 
 from visualizers import palette
-from visualizers.palette import Theme, colour
+from visualizers.palette import colour
 
 Spec = dict[str, Any]
 Rows = Mapping[str, Sequence[Mapping[str, Any]]]
@@ -145,13 +144,6 @@ def sized(found: Spec, datasets: Rows, width: int, room: int = AXIS_ROOM) -> Spe
         found["config"]["legend"]["columns"] = 2
     found["datasets"] = {name: list(records) for name, records in datasets.items()}
     return found
-
-
-def for_notebook(chart: Any, datasets: Rows, theme: Theme) -> alt.Chart:
-    """The chart with its data and plain colours, to be shown in a notebook of that theme."""
-    found = json.loads(palette.resolve(json.dumps(spec(chart)), theme))
-    found["datasets"] = {name: list(records) for name, records in datasets.items()}
-    return alt.Chart.from_dict(found)
 
 
 def dataset_names(found: Spec) -> set[str]:

@@ -67,7 +67,7 @@ class Number:
         if self.stops:
             return self.stops
         count = round((self.high - self.low) / self.step)
-        values = [self.low + i * self.step for i in range(count + 1)]
+        values = [round(self.low + i * self.step, 12) for i in range(count + 1)]  # 0.3, not 0.30000000000000004
         return tuple(int(v) if self.integer else v for v in values)
 
     def ends(self) -> tuple[float, float]:

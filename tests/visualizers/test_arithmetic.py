@@ -1,0 +1,89 @@
+"""Arithmetic that gives numbers for numbers, arrays for arrays, and for parameters the expression of both."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from visualizers import arithmetic, expressions
+from visualizers.arithmetic import (
+    absolute,
+    both,
+    ceil,
+    ceildiv,
+    clip,
+    either,
+    exp,
+    floor,
+    floordiv,
+    log,
+    log2,
+    log10,
+    maximum,
+    minimum,
+    sqrt,
+    where,
+)
+
+FORMULAS = {
+    "operators": lambda a, b: (a + 2 * b) / b - a**2 + -b,
+    "minimum": lambda a, b: minimum(a, b, 7),
+    "maximum": lambda a, b: maximum(3, a, b),
+    "rounding": lambda a, b: ceil(a / b) + floor(a / b) + ceildiv(a, b) + floordiv(a, b),
+    "roots": lambda a, b: sqrt(a) + exp(-b) + log(a) + log2(b) + log10(a),
+    "choice": lambda a, b: where(both(a > b, a < 90), where(either(a > 50, b < 3), 1, 2), clip(a, 5, 50)),
+    "absolute": lambda a, b: absolute(a - b),
+}
+
+
+@given(a=st.integers(1, 10**6), b=st.integers(1, 10**6))
+@pytest.mark.parametrize("name", FORMULAS)
+def test_an_expression_is_worth_what_the_numbers_give(name, a, b):
+    formula = FORMULAS[name]
+    symbolic = formula(expressions.parameter("a", 1), expressions.parameter("b", 1))
+    assert math.isclose(expressions.evaluate(symbolic, {"a": a, "b": b}), formula(a, b), rel_tol=1e-12)
+
+
+@pytest.mark.parametrize("name", [n for n in FORMULAS if n != "roots"])
+def test_an_array_gives_what_its_elements_give(name):
+    a, b = np.array([1, 5, 16, 17, 70]), np.array([4, 4, 16, 3, 2])
+    expected = [FORMULAS[name](int(x), int(y)) for x, y in zip(a, b, strict=True)]
+    assert np.allclose(FORMULAS[name](a, b), expected)
+
+
+def test_whole_numbers_stay_whole_and_exact():
+    assert ceildiv(10**30 + 1, 10**15) == 10**15 + 1
+    assert all(type(f(7, 2)) is int for f in (ceildiv, floordiv, minimum, maximum))
+    assert type(ceil(3.2)) is int
+
+
+def test_numbers_need_neither_altair_nor_numpy():
+    code = (
+        "import sys; from minillm.costs.arithmetic import ceil, where, maximum; "
+        "assert (ceil(2.5), where(1 > 2, 3, 4), maximum(1, 2)) == (3, 4, 2); "
+        "sys.exit('altair' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_what_figures_cannot_say_is_named():
+    parameter = expressions.parameter("a", 1)
+    with pytest.raises(ValueError, match="write it with visualizers"):
+        expressions.evaluate(parameter.bytes, {"a": 1})
+
+
+def test_the_text_is_the_browsers():
+    a, b = expressions.parameter("a", 1), expressions.parameter("b", 1)
+    assert expressions.text(a) == "a"
+    assert expressions.text(ceildiv(a, 16) * 2**b) == "(ceil((a / 16)) * pow(2,b))"
+    assert expressions.text(where(a <= b, "fits", "does not")) == "if((a <= b),'fits','does not')"
+
+
+def test_every_function_is_offered():
+    assert set(arithmetic.__all__) == {n for n in vars(arithmetic) if not n.startswith("_")}

@@ -1,0 +1,100 @@
+"""The command line: numbers for people and programs, and for bad input a message, code 2 and silence."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from example_figure import VISUALIZER
+
+from visualizers import __main__ as command
+from visualizers import registry
+
+
+@pytest.fixture(autouse=True)
+def only_the_example(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
+    def get(name: str):
+        if name.replace("-", "_") != "example":
+            raise registry.UnknownVisualizerError(f"there is no visualizer {name!r}: choose from example")
+        return VISUALIZER
+
+    monkeypatch.setattr(registry, "get", get)
+    monkeypatch.setattr(registry, "all", lambda: (VISUALIZER,))
+    monkeypatch.setattr(command, "default_folder", lambda: tmp_path)
+
+
+def test_list_is_an_array_of_figures(capsys):
+    assert command.main(["list", "--json"]) == 0
+    (entry,) = json.loads(capsys.readouterr().out)
+    assert (entry["name"], entry["title"], entry["chapters"]) == ("example", "Memory & blocks", ["1.6"])
+    assert [i["name"] for i in entry["inputs"]] == ["model", "context", "batch", "block", "prompt"]
+    assert command.main(["list"]) == 0
+    assert capsys.readouterr().out == "example  Memory & blocks (1.6)\n"
+
+
+@pytest.mark.parametrize("words", [["--context", "16384", "--model=large"], ["--model", "large", "--context=16384"]])
+def test_a_figures_numbers_are_one_flat_object_with_whole_numbers_whole(capsys, words):
+    assert command.main(["example", *words, "--json"]) == 0
+    text = capsys.readouterr().out
+    found = json.loads(text)
+    assert found["kept_bytes"] == 5 * 2**30
+    assert f'"kept_bytes": {5 * 2**30},' in text
+    assert found["inputs"]["context"] == 16384
+    assert (found["name"], found["title"], found["badge"]) == ("example", "Memory & blocks", "computed")
+    assert found["sentence"].startswith("The cache takes 5 GiB")
+    assert found["table"]["rows"][0] == {"kind": "KV cache", "gib": 5.0}
+
+
+def test_without_json_it_is_for_people(capsys):
+    assert command.main(["example"]) == 0
+    text = capsys.readouterr().out
+    assert "Context: 8,192 tokens" in text
+    assert "The cache takes 512 MiB" in text
+    assert "kept_bytes = 536,870,912 bytes" in text
+    assert command.main(["example", "--help"]) == 0
+    assert "--block  Tokens in a block." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["nothing"], "there is no visualizer 'nothing': choose from example"),
+        (["example", "--context", "0"], "--context 0 is outside 1 to 131,072 tokens"),
+        (["example", "--context", "many"], "--context 'many' is not a number"),
+        (["example", "--context", "1.5"], "--context 1.5 is not a whole number"),
+        (["example", "--context", "nan"], "--context nan is outside"),
+        (["example", "--context", "inf"], "--context inf is outside"),
+        (["example", "--context"], "--context has no value"),
+        (["example", "--context", "1", "--context", "2"], "--context is given twice"),
+        (["example", "--model", "huge"], "--model 'huge' is unknown: choose from small, large"),
+        (["example", "--prompt", " "], "--prompt is empty"),
+        (["example", "--prompt", "x" * 201], "--prompt has 201 characters, the limit is 200"),
+        (["example", "--length", "3"], "example has no input 'length': it takes model, context"),
+        (["example", "8192"], "'8192' is no option"),
+        (["--json"], "the first word is a figure's name or list"),
+        (["list", "--context", "3"], "list takes no --context"),
+    ],
+)
+def test_bad_input_gets_a_message_code_2_and_silence(capsys, words, said):
+    assert command.main(words) == 2
+    captured = capsys.readouterr()
+    assert said in captured.err
+    assert captured.out == ""
+
+
+def test_both_spellings_of_an_option_are_one():
+    assert command._options(["--block-size", "1", "--json"]) == (True, {"block_size": "1"})
+    assert command._options(["--block_size=a=b"]) == (False, {"block_size": "a=b"})
+
+
+def test_a_reader_who_stops_reading_is_no_error():
+    words = [sys.executable, "-m", "visualizers", "list", "--json"]
+    read, write = os.pipe()
+    os.close(read)
+    finished = subprocess.run(words, stdout=write, stderr=subprocess.PIPE, check=False)
+    os.close(write)
+    assert finished.returncode == 0
+    assert finished.stderr == b""
