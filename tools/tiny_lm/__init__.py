@@ -1,0 +1,1 @@
+"""Everything behind `tools/train_tiny.py`: text, vocabulary, model, training, rounding, export."""
