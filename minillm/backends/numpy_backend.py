@@ -48,6 +48,14 @@ class NumpyBackend:
         self._caches: list[tuple[Array, Array]] = []
         self._frequencies = inverse_frequencies(self.spec.rope, self.spec.head_dim)
 
+    @property
+    def dtype_name(self) -> str:
+        return self._dtype.name
+
+    @property
+    def device_name(self) -> str:
+        return "cpu"
+
     def load(self, *, block_size: int, num_blocks: int | None) -> None:
         """Read the weights and allocate ``num_blocks`` blocks, or as many as the memory takes."""
         if self._decoder is None:

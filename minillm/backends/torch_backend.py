@@ -46,6 +46,14 @@ class TorchBackend:
         self._caches: list[tuple[Tensor, Tensor]] = []
         self._frequencies = inverse_frequencies(self.spec.rope, self.spec.head_dim)
 
+    @property
+    def dtype_name(self) -> str:
+        return str(self.dtype).removeprefix("torch.")
+
+    @property
+    def device_name(self) -> str:
+        return str(self.device)
+
     def load(self, *, block_size: int, num_blocks: int | None) -> None:
         """Read the weights and allocate ``num_blocks`` blocks, or as many as the memory takes."""
         if self._decoder is None:

