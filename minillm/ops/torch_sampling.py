@@ -103,5 +103,8 @@ def _pick(ranked: Tensor, ids: Tensor, weights: Tensor, s: _Settings) -> tuple[T
     running = probabilities.cumsum(dim=1) / mass
     # Rounding may keep the last sum under the draw.
     place = torch.minimum((running <= s.uniform).sum(1, keepdim=True), kept.sum(1, keepdim=True) - 1)
-    enough = closed | torch.where(s.top_p < 1, reached[:, -1:] >= s.top_p, running[:, -1:] > s.uniform)
+    # A top-k that ends behind the head needs the order up to there to know its sum.
+    unlimited = s.top_k == weights.shape[1]
+    covered = torch.where(s.top_p < 1, reached[:, -1:] >= s.top_p, running[:, -1:] > s.uniform)
+    enough = closed | (unlimited & covered)
     return ids.gather(1, place.clamp(min=0)).squeeze(1), enough.squeeze(1)

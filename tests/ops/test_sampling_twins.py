@@ -74,6 +74,21 @@ def test_a_mixed_batch_equals_the_reference(twin: Any, data: st.DataObject) -> N
 
 
 @TWINS
+@pytest.mark.parametrize("top_k", [0, 1, 63, 64, 65, 255, 256, 257, 600, 1500])
+def test_every_cut_around_the_ranked_heads(twin: Any, top_k: int) -> None:
+    """The first heads hold 64 and 256 tokens: a cut before, at and behind their ends."""
+    logits = np.random.default_rng(0).normal(0, 1, (1, 1000)).astype(np.float32)
+    for top_p in (1.0, 0.9, 0.5):
+        for min_p in (0.0, 0.02):
+            params = SamplingParams(temperature=0.9, top_k=top_k, top_p=top_p, min_p=min_p)
+            wanted = distribution(logits[0].tolist(), params)
+            for u in (0.0, 0.33, 0.66, 0.9999):
+                assert not on_an_edge(logits[0], params, u)
+                assert twin(logits, [params], [u]) == [reference(logits[0].tolist(), params, u)], (params, u)
+            assert twin(logits, [params], [1 - 1e-12]) == [wanted[-1][0]]
+
+
+@TWINS
 @pytest.mark.parametrize("uniform", [0.0, 1 - 2**-53])
 def test_the_ends_of_the_uniform(twin: Any, uniform: float) -> None:
     logits = np.array([[0.0, 3.0, 1.0, -np.inf, 2.0]], np.float32)
