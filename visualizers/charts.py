@@ -29,7 +29,9 @@ AXIS_ROOM = 56  # pixels that a stack of views leaves for its axes until they ha
 _MULTI = ("hconcat", "vconcat", "concat", "facet", "repeat", "spec")
 
 CONFIG: Spec = {
-    "aria": False,  # the figure is one image with a name and a table, not a tree of marks
+    # The figure is one image with a name and a table, not a tree of marks.
+    "aria": False,
+    "mark": {"aria": False},
     "background": "transparent",
     "font": FONT,
     "padding": {"left": 2, "right": 10, "top": 4, "bottom": 2},

@@ -1,0 +1,508 @@
+"""Figures in a real Chromium: printed first, then moved by hand, by keyboard and by the page's address."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from browser_page import launched, served, watched
+from example_figure import VISUALIZER
+from playwright.sync_api import Browser, Page
+
+from visualizers import charts, formats, palette
+from visualizers.controls import stops, value_text
+from visualizers.describe import record
+from visualizers.instant import payload, vega_bundle
+from visualizers.page import figure_html
+from visualizers.snapshot import Snapshot
+
+pytestmark = pytest.mark.browser
+
+ASSETS = Path(__file__).parents[2] / "handbook/assets"
+FIGURE = "hb-figure[name=example]"
+PAGE = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>A page</title>
+<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="assets/icon.svg">
+<link rel="stylesheet" href="assets/css/palette.css"><link rel="stylesheet" href="assets/css/figure.css">
+<style>html {{ font-size: 125% }} body {{ background: var(--hb-page); color: var(--hb-text); margin: 0 }}
+main {{ max-width: 700px; margin: 0 auto; padding: 0 16px }} .far {{ height: 3000px }}</style>
+<script type="module" src="assets/js/figure.js"></script></head><body><main>{}</main></body></html>"""
+
+
+@pytest.fixture(scope="module")
+def snapshot() -> Snapshot:
+    return Snapshot(VISUALIZER)
+
+
+@pytest.fixture(scope="module")
+def folder(snapshot: Snapshot, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A site of a few static pages."""
+    out = tmp_path_factory.mktemp("pages")
+    shutil.copytree(ASSETS, out / "assets")
+    (out / "assets/css/palette.css").write_text(palette.css())
+    (out / "assets/js/vega.js").write_text(vega_bundle())
+    (out / "figures").mkdir()
+    (out / "figures/example.json").write_text(json.dumps(payload(snapshot), separators=(",", ":")))
+    one = figure_html(snapshot, {}, base_url="", repo_url="https://code.example/book")
+    two = figure_html(snapshot, {"model": "large", "context": "16384"}, base_url="")
+    (out / "index.html").write_text(PAGE.format(f"<p>Text.</p>{one}"))
+    (out / "two.html").write_text(PAGE.format(one + two))
+    (out / "far.html").write_text(PAGE.format(f'<div class="far"></div>{one}'))
+    (out / "broken.html").write_text(PAGE.format(one.replace("figures/example.json", "figures/none.json")))
+    return out
+
+
+@pytest.fixture(scope="module")
+def site(folder: Path) -> Iterator[str]:
+    with served(folder) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with launched() as found:
+        yield found
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    """A page whose test fails when anything goes wrong on it."""
+    context = browser.new_context(viewport={"width": 1280, "height": 900}, accept_downloads=True)
+    found = context.new_page()
+    troubles = watched(found)
+    yield found
+    context.close()
+    assert troubles == []
+
+
+def opened(page: Page, url: str, figure: str = FIGURE) -> None:
+    """Opens the page and waits until its figures in view have woken."""
+    page.goto(url)
+    page.locator(f"{figure}[data-ready]").first.wait_for()
+
+
+def sentence(page: Page, figure: str = FIGURE) -> str:
+    return page.locator(f"{figure} [data-sentence]").first.inner_text()
+
+
+def settle(page: Page) -> None:
+    """Waits until what was moved is painted."""
+    page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    page.wait_for_timeout(50)
+
+
+def close(found: Any, expected: Any) -> bool:
+    """Whether two JSON values are equal, numbers to the last digits that two orders of adding may differ in."""
+    if isinstance(expected, Mapping):
+        return found.keys() == expected.keys() and all(close(found[k], expected[k]) for k in expected)
+    if isinstance(expected, list):
+        return len(found) == len(expected) and all(map(close, found, expected))
+    if isinstance(expected, float):
+        return math.isclose(found, expected, rel_tol=1e-12, abs_tol=1e-15)
+    return bool(found == expected)
+
+
+def test_without_scripts_the_figure_is_whole_and_nothing_promises_to_move(browser, site):
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(site)
+    assert page.locator(".hbf-print-wide svg").is_visible()
+    assert "512 MiB" in sentence(page)
+    assert not page.locator(".hbf-form").is_visible()
+    assert not page.locator("[data-run]").is_visible()
+    page.locator("summary", has_text="Table").click()
+    assert page.locator("td", has_text="KV cache").is_visible()
+    context.close()
+
+
+def test_a_figure_loads_when_it_nears_the_view_and_not_before(page, site):
+    asked: list[str] = []
+    page.on("request", lambda r: asked.append(r.url))
+    page.goto(f"{site}far.html")
+    page.wait_for_timeout(300)
+    assert not [u for u in asked if u.endswith(("vega.js", "example.json"))]
+    page.locator(FIGURE).scroll_into_view_if_needed()
+    page.locator(f"{FIGURE}[data-ready]").wait_for()
+    assert all(u.startswith(site) for u in asked)
+
+
+def test_a_slider_moves_numbers_sentence_table_and_chart_alike(page, site, snapshot):
+    opened(page, site)
+    before = page.locator(".hbf-chart svg").inner_html()
+    slider = page.get_by_role("slider", name="Context")
+    slider.focus()
+    slider.press("ArrowRight")
+    settle(page)
+    state = snapshot.at({"context": 10240})
+    assert slider.get_attribute("aria-valuetext") == "10,240 tokens"
+    assert page.locator("output").first.inner_text() == "10,240 tokens"
+    assert sentence(page) == state.text()
+    cells = page.locator(".hbf-values td").all_text_contents()
+    assert cells == ["KV cache", "0.63", "kept free in the last block", "0.00"]
+    assert page.locator(".hbf-chart svg").inner_html() != before
+    assert "--context 10240 --json" in page.locator("[data-command]").text_content()
+
+
+def test_the_woken_figure_says_what_was_printed(page, site):
+    page.goto(site)
+    printed = (sentence(page), page.locator(".hbf-values").text_content())
+    page.locator(f"{FIGURE}[data-ready]").wait_for()
+    assert (sentence(page), page.locator(".hbf-values").text_content()) == printed
+
+
+def test_every_state_has_the_numbers_of_python(page, site, snapshot):
+    opened(page, site)
+    rng = random.Random(11)
+    samples = []
+    for _ in range(60):
+        inputs = {
+            "model": rng.choice(["small", "large"]),
+            "block": rng.choice([1, 16, 256]),
+            "context": rng.randint(1, 131072),
+            "batch": rng.randint(1, 64),
+            "prompt": VISUALIZER.defaults()["prompt"],
+        }
+        samples.append(inputs)
+    found = page.evaluate(
+        """async (samples) => {
+            const { Model, compiler, sentenceText } = await import("/assets/js/model.js");
+            const { loadVega } = await import("/assets/js/chart.js");
+            const payload = await (await fetch("/figures/example.json")).json();
+            const model = new Model(payload, compiler(await loadVega()));
+            return samples.map((inputs) => {
+                const state = model.at(inputs);
+                return { ...state, sentence: sentenceText(state.sentence, state.values) };
+            });
+        }""",
+        samples,
+    )
+    for inputs, state in zip(samples, found, strict=True):
+        expected = snapshot.at(inputs)
+        assert close(state["values"], expected.data.values), inputs
+        assert state["sentence"] == expected.text()
+        assert close(state["datasets"], expected.data.rows), inputs
+        assert close(state["rows"], expected.table.rows), inputs
+
+
+def test_logarithms_are_exact_in_the_browser_too(page, site):
+    opened(page, site)
+    found = page.evaluate(
+        """async () => {
+            const { compiler } = await import("/assets/js/model.js");
+            const { loadVega } = await import("/assets/js/chart.js");
+            const at = compiler(await loadVega())("ceil(log2(n)) + log10(n) % 1");
+            return [...Array(50).keys()].map((k) => at({ n: 2 ** k }) - (Math.log10(2 ** k) % 1));
+        }"""
+    )
+    assert found == pytest.approx(list(range(50)), abs=1e-9)
+
+
+def test_choices_and_grids_move_too(page, site, snapshot):
+    opened(page, site)
+    page.get_by_role("radio", name="Large").check(force=True)
+    block = page.get_by_role("slider", name="Block size")
+    block.press("End")
+    settle(page)
+    assert sentence(page) == snapshot.at({"model": "large", "block": 256}).text()
+    assert block.get_attribute("aria-valuetext") == "256 tokens"
+
+
+def test_the_address_follows_the_figure_and_the_figure_the_address(page, site, snapshot):
+    opened(page, site)
+    page.get_by_role("slider", name="Context").press("ArrowRight")
+    page.wait_for_url("**/?context=10240")
+    page.get_by_role("radio", name="Large").check(force=True)
+    page.wait_for_url("**/?context=10240&model=large")
+    opened(page, page.url)
+    assert sentence(page) == snapshot.at({"context": 10240, "model": "large"}).text()
+    page.get_by_role("button", name="Reset").click()
+    page.wait_for_url(site)
+    assert sentence(page) == snapshot.default.text()
+
+
+def test_an_address_may_name_a_value_between_the_sliders_stops(page, site, snapshot):
+    opened(page, f"{site}?context=9000")
+    assert sentence(page) == snapshot.at({"context": 9000}).text()
+    slider = page.get_by_role("slider", name="Context")
+    assert slider.get_attribute("aria-valuetext") == "9,000 tokens"
+    assert slider.input_value() == str(stops(VISUALIZER.inputs[1]).index(8192))
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ("context=0", "Context takes whole numbers from 1 to 131,072 tokens, not “0”"),
+        ("context=1e400", "Context takes whole numbers"),
+        ("context=", "Context takes whole numbers"),
+        ("context=1.5", "Context takes whole numbers"),
+        ("model=huge", "Model has no “huge”: choose from small, large"),
+        ("model=toString", "Model has no “toString”"),
+        ("block=17", "Block size takes 1, 16, 256, not “17”"),
+        ("prompt=%20", "Prompt takes 1 to 200 characters"),
+        ("context=%3Cimg%20src%3Dx%3E", "not “<img src=x>”"),
+    ],
+)
+def test_a_bad_value_in_the_address_is_said_and_left(page, site, snapshot, query, said):
+    opened(page, f"{site}?{query}&other=1")
+    assert said in page.locator("[data-note]").inner_text()
+    assert sentence(page) == snapshot.default.text()
+    assert page.locator("[data-note] img").count() == 0
+
+
+def test_figures_of_a_page_share_the_inputs_they_know(page, site, snapshot):
+    opened(page, f"{site}two.html")
+    page.locator(f"{FIGURE}[data-ready]").nth(1).wait_for()
+    first, second = page.locator(FIGURE).nth(0), page.locator(FIGURE).nth(1)
+    assert "160 GiB" not in second.locator("[data-sentence]").inner_text()
+    first.get_by_role("slider", name="Context").press("End")
+    settle(page)
+    assert first.locator("[data-sentence]").inner_text() == snapshot.at({"context": 131072}).text()
+    large = snapshot.at({"context": 131072, "model": "large"}).text()
+    assert second.locator("[data-sentence]").inner_text() == large
+    assert second.get_by_role("slider", name="Context").get_attribute("aria-valuetext") == "131,072 tokens"
+
+
+def test_text_needs_a_kernel_and_the_figure_says_so(page, site, snapshot):
+    opened(page, site)
+    page.get_by_role("textbox", name="Prompt").fill("Another prompt")
+    settle(page)
+    assert "“Run live” computes this with your prompt" in page.locator("[data-note]").inner_text()
+    assert sentence(page) == snapshot.default.text()
+    page.get_by_role("textbox", name="Prompt").fill("")
+    assert "Prompt takes 1 to 200 characters" in page.locator("[data-note]").inner_text()
+
+
+def test_run_live_hands_over_the_current_inputs(page, site):
+    opened(page, site)
+    page.evaluate("window.heard = []; addEventListener('hb-live', (e) => heard.push(e.detail))")
+    page.get_by_role("slider", name="Batch").press("End")
+    page.get_by_role("textbox", name="Prompt").fill("Hello")
+    page.get_by_role("button", name="Run live").click()
+    expected = {**VISUALIZER.defaults(), "batch": 64, "prompt": "Hello"}
+    assert page.evaluate("heard") == [{"name": "example", "inputs": expected}]
+    assert page.locator(FIGURE).evaluate("(figure) => figure.inputs") == expected
+
+
+def test_moves_are_announced_once_the_reader_stops(page, site, snapshot):
+    opened(page, site)
+    spoken = page.locator("[data-announce]")
+    assert spoken.text_content() == ""
+    for _ in range(3):
+        page.get_by_role("slider", name="Batch").press("ArrowRight")
+    page.wait_for_timeout(1000)
+    assert spoken.text_content() == snapshot.at({"batch": 7}).text()
+    assert spoken.get_attribute("aria-live") == "polite"
+
+
+def test_a_payload_that_cannot_be_loaded_leaves_the_printed_figure(browser, site):
+    page = browser.new_page()
+    page.goto(f"{site}broken.html")
+    note = page.locator("[data-note]:not([hidden])")
+    note.wait_for()
+    assert "stays as printed (404" in note.inner_text()
+    assert page.locator(".hbf-print-wide svg").is_visible()
+    assert page.get_by_role("slider", name="Context").is_disabled()
+    assert page.get_by_role("button", name="Run live").is_enabled()
+    page.close()
+
+
+def downloaded(page: Page, label: str) -> bytes:
+    with page.expect_download() as waiting:
+        page.get_by_role("button", name=label, exact=True).click()
+    assert waiting.value.suggested_filename == f"example.{label.lower()}"
+    return Path(waiting.value.path()).read_bytes()
+
+
+def test_downloads_hold_the_current_state(page, site, snapshot):
+    opened(page, f"{site}?context=10240&block=256")
+    state = snapshot.at({"context": 10240, "block": 256})
+    assert json.loads(downloaded(page, "JSON")) == record(snapshot, state)
+    lines = downloaded(page, "CSV").decode().splitlines()
+    assert lines[0] == "Memory,Size (GiB)"
+    assert lines[1] == f"KV cache,{state.table.rows[0]['gib']}"
+    svg = downloaded(page, "SVG").decode()
+    assert svg.startswith("<svg ")
+    assert "var(" not in svg
+    assert palette.hex_colour("kv", "light") in svg
+    png = downloaded(page, "PNG")
+    assert png.startswith(b"\x89PNG")
+    assert int.from_bytes(png[16:20]) == pytest.approx(2 * charts.WIDE, abs=4)
+
+
+def test_copy_link_gives_the_state_and_the_figure(page, site):
+    opened(page, site)
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.get_by_role("slider", name="Batch").press("End")
+    page.get_by_role("button", name="Copy link").click()
+    page.get_by_text("on the clipboard").wait_for()
+    assert page.evaluate("navigator.clipboard.readText()") == f"{site}?batch=64#example"
+
+
+@pytest.mark.parametrize("width", [1280, 768, 390, 320])
+@pytest.mark.parametrize("query", ["", "?context=131072&batch=64&model=large&block=1"])
+def test_nothing_runs_off_the_screen(page, site, width, query):
+    page.set_viewport_size({"width": width, "height": 900})
+    opened(page, site + query)
+    page.evaluate("document.querySelectorAll('details').forEach((d) => { d.open = true; })")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    right = page.evaluate(
+        "Math.max(...[...document.querySelectorAll('.hbf-chart svg, .hbf-chart svg text')]"
+        ".map((e) => e.getBoundingClientRect().right))"
+    )
+    assert (
+        right
+        <= page.locator("[data-stage]").bounding_box()["x"] * 2 + page.locator("[data-stage]").bounding_box()["width"]
+    )
+    smallest = page.evaluate(
+        "Math.min(...[...document.querySelectorAll('.hbf-chart svg text')]"
+        ".map((e) => parseFloat(getComputedStyle(e).fontSize) * e.getScreenCTM().a))"
+    )
+    assert smallest >= 11
+
+
+def test_the_chart_follows_the_width_of_the_window(page, site):
+    opened(page, site)
+    for width in (1280, 620, 390, 900):
+        page.set_viewport_size({"width": width, "height": 900})
+        page.wait_for_timeout(200)
+        stage = page.locator("[data-stage]").bounding_box()
+        chart = page.locator(".hbf-chart svg").bounding_box()
+        assert chart["width"] == pytest.approx(stage["width"], abs=2), width
+        assert page.locator(".hbf-chart svg").count() == 1
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_nothing_shifts_when_the_figure_wakes(page, site, width):
+    page.set_viewport_size({"width": width, "height": 900})
+    page.add_init_script(
+        "window.shift = 0; new PerformanceObserver((list) => list.getEntries().forEach((e) => {"
+        " if (!e.hadRecentInput) window.shift += e.value; })).observe({ type: 'layout-shift', buffered: true });"
+    )
+    opened(page, site)
+    page.wait_for_timeout(500)
+    assert page.evaluate("shift") <= 0.02
+
+
+def test_the_theme_changes_without_drawing_again(page, site):
+    opened(page, site)
+    page.locator("body").evaluate("(body) => { body.dataset.mdColorScheme = 'default'; }")
+    page.locator(".hbf-chart svg").evaluate("(svg) => { svg.marked = true; }")
+    bar = page.locator(f'.hbf-chart [fill="{palette.colour("kv")}"]').first
+    fills = []
+    for scheme in ("default", "slate"):
+        page.locator("body").evaluate("(body, scheme) => { body.dataset.mdColorScheme = scheme; }", scheme)
+        fills.append(bar.evaluate("(e) => getComputedStyle(e).fill"))
+    assert page.locator(".hbf-chart svg").evaluate("(svg) => svg.marked") is True
+    expected = [palette.hex_colour("kv", theme) for theme in ("light", "dark")]
+    assert fills == [f"rgb({', '.join(str(int(c[i : i + 2], 16)) for i in (1, 3, 5))})" for c in expected]
+
+
+def test_without_a_scheme_the_system_decides(browser, site):
+    for scheme, theme in (("light", "light"), ("dark", "dark")):
+        context = browser.new_context(color_scheme=scheme)
+        page = context.new_page()
+        page.goto(site)
+        found = page.evaluate("getComputedStyle(document.documentElement).getPropertyValue('--hb-page').trim()")
+        assert found == palette.hex_colour("page", theme)
+        context.close()
+
+
+def test_twenty_times_away_and_back_leaves_nothing_behind(page, site):
+    """What the theme's instant navigation does: the content goes and comes, the document stays."""
+    opened(page, site)
+    session = page.context.new_cdp_session(page)
+    session.send("Performance.enable")
+
+    def measured() -> dict[str, float]:
+        session.send("HeapProfiler.collectGarbage")
+        metrics = session.send("Performance.getMetrics")["metrics"]
+        return {m["name"]: m["value"] for m in metrics}
+
+    page.evaluate("window.content = document.querySelector('main').innerHTML")
+    circle = """async () => {
+        const main = document.querySelector("main");
+        main.replaceChildren();
+        await new Promise((done) => setTimeout(done, 20));
+        main.innerHTML = content;
+        const figure = main.querySelector("hb-figure");
+        for (const e of figure.querySelectorAll(".hbf-chart, .hbf-tip")) e.remove();
+        delete figure.querySelector("[data-stage]").dataset.drawn;
+        delete figure.dataset.ready;
+        while (!figure.hasAttribute("data-ready")) await new Promise((done) => setTimeout(done, 10));
+    }"""
+    for _ in range(3):
+        page.evaluate(circle)
+    before = measured()
+    for _ in range(20):
+        page.evaluate(circle)
+    after = measured()
+    assert after["JSHeapUsedSize"] - before["JSHeapUsedSize"] < 3e6
+    assert after["JSEventListeners"] - before["JSEventListeners"] < 20
+    page.evaluate("window.heard = 0; addEventListener('hb-live', () => { heard += 1; })")
+    page.get_by_role("button", name="Run live").click()
+    assert page.evaluate("heard") == 1
+
+
+def test_a_figure_that_goes_while_it_loads_is_no_error(browser, site):
+    page = browser.new_page()
+    troubles = watched(page)
+    page.goto(site, wait_until="domcontentloaded")
+    page.evaluate("document.querySelector('hb-figure').remove()")
+    page.wait_for_timeout(500)
+    assert [t for t in troubles if "ERR_ABORTED" not in t] == []
+    page.close()
+
+
+def test_axe_finds_nothing_serious(page, site):
+    from axe_playwright_python.sync_playwright import Axe
+
+    for scheme in ("default", "slate"):
+        opened(page, site)
+        page.evaluate("document.querySelectorAll('details').forEach((d) => { d.open = true; })")
+        page.locator("body").evaluate("(body, scheme) => { body.dataset.mdColorScheme = scheme; }", scheme)
+        found = Axe().run(page, context=FIGURE).response["violations"]
+        serious = [v for v in found if v["impact"] in ("serious", "critical")]
+        assert not serious, json.dumps(_brief(serious), indent=1)
+
+
+def _brief(violations: list[Any]) -> list[Any]:
+    return [{"id": v["id"], "nodes": [n["html"][:160] for n in v["nodes"]]} for v in violations]
+
+
+def test_every_control_is_reached_and_named_by_keyboard(page, site):
+    opened(page, site)
+    page.evaluate("document.activeElement.blur()")
+    names = []
+    for _ in range(16):
+        page.keyboard.press("Tab")
+        names.append(page.evaluate("document.activeElement.closest('hb-figure') && document.activeElement.outerHTML"))
+    reached = [n for n in names if n]
+    for given in VISUALIZER.inputs:
+        assert any(f"example-{given.name}" in html for html in reached), given.name
+    page.locator("#example-context").focus()
+    page.keyboard.press("ArrowRight")
+    assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+
+
+def test_the_breakpoint_is_the_style_sheets():
+    sheet = (ASSETS / "css/figure.css").read_text()
+    assert sheet.count(f"@container (width < {charts.BREAKPOINT}px)") == sheet.count("@container") == 2
+
+
+def test_value_texts_are_pythons(page, site):
+    opened(page, site)
+    found = page.evaluate(
+        """async (values) => {
+            const { Model } = await import("/assets/js/model.js");
+            const model = new Model(await (await fetch("/figures/example.json")).json());
+            return values.map(([name, value]) => model.valueText(name, value));
+        }""",
+        [[i.name, v] for i in VISUALIZER.inputs for v in (i.default, *i.ends())],
+    )
+    assert found == [value_text(i, v) for i in VISUALIZER.inputs for v in (i.default, *i.ends())]
+    assert formats.format_value(8192) in found[3]
