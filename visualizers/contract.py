@@ -20,7 +20,7 @@ Instant = Literal["grid", "formula", "live"]
 Badge = Literal["computed", "run", "simulated"]
 
 # Keys of the JSON output that a value may not shadow.
-RESERVED = frozenset({"name", "title", "badge", "inputs", "rows", "table", "sentence", "values", "provenance"})
+RESERVED = frozenset("name title badge inputs units table sentence provenance".split())
 
 
 class InputError(ValueError):
@@ -60,7 +60,8 @@ class Number:
         return int(value) if self.integer else value
 
     def range_text(self) -> str:
-        return f"{self.low:,g} to {self.high:,g}{' ' + self.unit if self.unit else ''}"
+        low, high = (f"{v:,.0f}" if v == int(v) else f"{v:,g}" for v in self.ends())
+        return f"{low} to {high}{' ' + self.unit if self.unit else ''}"
 
     def grid(self) -> tuple[float, ...]:
         """The values for which states are computed when ``instant`` is ``"grid"``."""
