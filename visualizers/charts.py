@@ -105,9 +105,11 @@ def colour_scale(names: Mapping[str, str]) -> alt.Scale:
 
 
 def spec(chart: Any) -> Spec:
-    """The chart as Vega-Lite with the shared look, without data and without a width in pixels."""
-    found: Spec = chart if isinstance(chart, dict) else chart.to_dict(validate=True)
-    found = copy.deepcopy(found)
+    """The chart as Vega-Lite with the shared look, without data and without a width in pixels.
+
+    Not held against Vega-Lite's schema, which takes longer than all the rest: the tests do that.
+    """
+    found: Spec = copy.deepcopy(chart) if isinstance(chart, dict) else chart.to_dict(validate=False)
     found.pop("datasets", None)
     found.pop("usermeta", None)
     own = found.get("config", {})

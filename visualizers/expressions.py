@@ -17,6 +17,8 @@ from altair.expr import core
 
 from minillm.costs.arithmetic import is_expression
 
+Function = Callable[[Mapping[str, Any]], Any]
+
 _BINARY: Mapping[str, Callable[[Any, Any], Any]] = {
     "+": operator.add,
     "-": operator.sub,
@@ -34,6 +36,8 @@ _BINARY: Mapping[str, Callable[[Any, Any], Any]] = {
     "&&": lambda a, b: a and b,
     "||": lambda a, b: a or b,
 }
+
+_UNARY: Mapping[str, Callable[[Any], Any]] = {"-": operator.neg, "+": operator.pos, "!": operator.not_}
 
 _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "abs": abs,
@@ -62,20 +66,42 @@ def text(expression: Any) -> str:
     return str(node.name) if isinstance(node, alt.Parameter) else repr(node)
 
 
+class Compiler:
+    """Makes functions of the inputs from expressions; equal expressions share one."""
+
+    def __init__(self) -> None:
+        self._made: dict[str, Function] = {}
+
+    def __call__(self, cell: Any) -> Function:
+        """A function that gives a cell's value at some inputs. What is no expression is its own value."""
+        if not is_expression(cell):
+            return lambda _: cell
+        key = text(cell)
+        if key not in self._made:
+            self._made[key] = _function(_node(cell))
+        return self._made[key]
+
+
 def evaluate(expression: Any, env: Mapping[str, Any]) -> Any:
     """The value of an expression where the inputs are ``env``; what is no expression is its own value."""
-    if not is_expression(expression):
-        return expression
-    node = _node(expression)
+    return Compiler()(expression)(env)
+
+
+def _function(node: Any) -> Function:
+    if not is_expression(node):
+        return lambda _: node
     if isinstance(node, alt.Parameter):
-        return env[str(node.name)]
+        name = str(node.name)
+        return lambda env: env[name]
     if isinstance(node, core.BinaryExpression):
-        return _BINARY[node.op](evaluate(node.lhs, env), evaluate(node.rhs, env))
+        binary, left, right = _BINARY[node.op], _function(_node(node.lhs)), _function(_node(node.rhs))
+        return lambda env: binary(left(env), right(env))
     if isinstance(node, core.UnaryExpression):
-        value = evaluate(node.val, env)
-        return -value if node.op == "-" else not value if node.op == "!" else value
+        unary, operand = _UNARY[node.op], _function(_node(node.val))
+        return lambda env: unary(operand(env))
     if isinstance(node, core.FunctionExpression) and node.name in _FUNCTIONS:
-        return _FUNCTIONS[node.name](*(evaluate(a, env) for a in node.args))
+        function, arguments = _FUNCTIONS[node.name], [_function(_node(a)) for a in node.args]
+        return lambda env: function(*(a(env) for a in arguments))
     raise ValueError(f"the expression {node!r} uses what figures do not take: write it with visualizers.arithmetic")
 
 

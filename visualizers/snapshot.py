@@ -54,6 +54,7 @@ class Snapshot:
     def __init__(self, visualizer: Visualizer, cache: DataCache | None = None) -> None:
         self.visualizer = visualizer
         self._cache = cache or DataCache(visualizer, None)
+        self._compiler = expressions.Compiler()
 
     @property
     def name(self) -> str:
@@ -145,8 +146,6 @@ class Snapshot:
             inputs[i.name] = expressions.parameter(i.name, i.default)
         data = self.visualizer.compute(inputs)
         table, sentence = self.visualizer.table(data), self.visualizer.sentence(data)
-        for env in self._probes(plain_state.inputs):
-            self._compare(env, data, table, sentence, spec)
         where = self._where(plain_state.inputs)
         symbolic = State(
             dict(plain_state.inputs),
@@ -154,6 +153,9 @@ class Snapshot:
             plain_table(table, where),
             sentence,
         )
+        functions = map_data(data, self._compiler), map_table(table, self._compiler)
+        for env in self._probes(plain_state.inputs):
+            self._compare(env, *functions, sentence, spec)
         return GridState(symbolic, spec)
 
     def _probes(self, inputs: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -164,11 +166,11 @@ class Snapshot:
         return probes
 
     def _compare(self, env: Mapping[str, Any], data: Data, table: Table, sentence: str, spec: charts.Spec) -> None:
-        """Refuses a figure whose expressions and plain numbers differ at ``env``."""
+        """Refuses a figure whose expressions and plain numbers differ at ``env``. Cells are functions of it."""
         where = self._where(env)
         truth = self._state(env, keep=False)
-        found_data = map_data(data, lambda cell: expressions.evaluate(cell, env))
-        found_table = map_table(table, lambda cell: expressions.evaluate(cell, env))
+        found_data = map_data(data, lambda cell: cell(env))
+        found_table = map_table(table, lambda cell: cell(env))
         way_out = (
             "compute, table and sentence may not ask a formula input for a truth value: use where, minimum and "
             "ceil of visualizers.arithmetic, or instant='grid'"
