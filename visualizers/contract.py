@@ -20,7 +20,7 @@ Instant = Literal["grid", "formula", "live"]
 Badge = Literal["computed", "run", "simulated"]
 
 # Keys of the JSON output that a value may not shadow.
-RESERVED = frozenset("name title badge inputs units table sentence provenance".split())
+RESERVED = frozenset(["name", "title", "badge", "inputs", "units", "table", "sentence", "provenance"])
 
 
 class InputError(ValueError):
