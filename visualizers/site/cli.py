@@ -40,7 +40,9 @@ def _parser() -> argparse.ArgumentParser:
     build.add_argument("--out", type=Path, default=Path("site"), help="the folder, replaced as a whole (default: site)")
     build.add_argument("--site-url", help="the address of the published site (default: site_url of mkdocs.yml)")
     build.add_argument("--generator", choices=("mkdocs", "zensical"), default="mkdocs", help="default: mkdocs")
-    _live_options(build)
+    build.add_argument("--no-notebooks", action="store_true", help="leave out the notebooks that run in the browser")
+    build.add_argument("--pyodide-index-url", help="where the browser's Python is fetched from at build")
+    build.add_argument("--pypi-index-url", help="where its packages are fetched from at build")
     build.set_defaults(run=_build)
 
     serve = commands.add_parser("serve", help="build, serve with live notebooks, and rebuild what changes")
@@ -54,12 +56,6 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("--fix", action="store_true", help="write llms.txt anew where it is stale")
     check.set_defaults(run=_check)
     return parser
-
-
-def _live_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--no-notebooks", action="store_true", help="leave out the notebooks that run in the browser")
-    parser.add_argument("--pyodide-index-url", help="where the browser's Python is fetched from at build")
-    parser.add_argument("--pypi-index-url", help="where its packages are fetched from at build")
 
 
 def _build(root: Path, options: argparse.Namespace) -> int:
