@@ -71,7 +71,8 @@ class Chart:
 def chart(visualizer: Visualizer, data: Data) -> Chart:
     """The figure. Not checked against Vega-Lite's schema, which the tests do: that is slow in the browser."""
     plain = plain_data(data, visualizer.units, visualizer.name)
-    spec = charts.spec(visualizer.figure(plain).to_dict(validate=False))
+    figure = visualizer.figure(plain)
+    spec = charts.spec(figure if isinstance(figure, dict) else figure.to_dict(validate=False))
     spec["datasets"] = dict(plain.rows)
     spec["usermeta"] = {"embedOptions": {"renderer": "svg", "actions": False}}
     return Chart(spec)
