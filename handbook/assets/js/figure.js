@@ -11,10 +11,12 @@ import { Chart, loadVega } from "./chart.js";
 import { csv, record, save } from "./downloads.js";
 import { formatValue } from "./formats.js";
 import { InputError, Model, compiler, sentenceText } from "./model.js";
+import { Player } from "./player.js";
 import { address, join, leave, publish } from "./state.js";
 
 const NEAR = "400px"; // how far below the view a figure starts to load
-const QUIET_MS = 600; // a screen reader hears the sentence once the reader stops moving
+const VALUE_LETTERS = 24; // a longer value is words, which break over lines: as in visualizers/printed.py
+const QUIET_MS = 900; // a screen reader hears the sentence once the reader stops moving
 
 class Figure extends HTMLElement {
   #initial; // the inputs as the page set them
@@ -27,6 +29,7 @@ class Figure extends HTMLElement {
   #observer;
   #frame = 0;
   #speech = 0;
+  #players = [];
 
   get inputs() {
     return { ...this.#inputs };
@@ -57,6 +60,8 @@ class Figure extends HTMLElement {
     cancelAnimationFrame(this.#frame);
     clearTimeout(this.#speech);
     leave(this);
+    for (const player of this.#players) player.stop();
+    this.#players = [];
     this.#chart?.destroy();
     this.#chart = this.#model = this.#payload = this.#state = undefined;
   }
@@ -107,6 +112,7 @@ class Figure extends HTMLElement {
     on("controls", "submit", (event) => event.preventDefault());
     on("reset", "click", () => this.#reset());
     on("link", "click", () => this.#copyLink());
+    this.#players = [...this.querySelectorAll("[data-play]")].map((button) => new Player(button, this, signal));
     for (const button of this.querySelectorAll("[data-download]")) {
       button.addEventListener("click", () => this.#download(button.dataset.download), { signal });
     }
@@ -256,7 +262,9 @@ async function fetchJson(path, signal) {
 }
 
 function valueNode({ name, format }, values) {
-  return Object.assign(document.createElement("span"), { className: "hbf-value", textContent: formatValue(values[name], format) });
+  const textContent = formatValue(values[name], format);
+  const className = textContent.length <= VALUE_LETTERS ? "hbf-value" : "hbf-words";
+  return Object.assign(document.createElement("span"), { className, textContent });
 }
 
 function shellQuoted(text) {

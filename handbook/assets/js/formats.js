@@ -80,6 +80,12 @@ export function formatValue(value, name = "") {
   return FORMATS[name](value);
 }
 
+/** `value` and its unit: `8,192 tokens`, `1 token`. */
+export function withUnit(value, unit) {
+  const text = formatValue(value);
+  return unit ? `${text} ${text === "1" ? unit.replace(/(?<=[a-z]{3})s$/, "") : unit}` : text;
+}
+
 /** The parts of a sentence template: text as `{ text }`, fields as `{ name, format }`. */
 export function templateParts(template) {
   const parts = [];

@@ -3,7 +3,7 @@
  * to the numbers, the sentence, the table and the data of the chart. Knows nothing of the page.
  */
 
-import { formatValue, templateParts } from "./formats.js";
+import { formatValue, templateParts, withUnit } from "./formats.js";
 
 /** A value that an input does not take; the message is for the reader. */
 export class InputError extends Error {}
@@ -57,7 +57,7 @@ export class Model {
     const input = this.inputs.get(name);
     if (input.kind === "choice") return input.options[value];
     if (input.kind === "text") return value;
-    return `${formatValue(value)} ${input.unit}`.trimEnd();
+    return withUnit(value, input.unit);
   }
 
   /** The inputs that differ from what this level can show: they need a kernel. */
