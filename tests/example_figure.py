@@ -88,6 +88,7 @@ VISUALIZER = Visualizer(
             "Tokens in a block.",
             instant="grid",
             stops=(1, 16, 256),
+            play=True,
         ),
         Text("prompt", "Prompt", "The capital of France is", 200, "Any text."),
     ),

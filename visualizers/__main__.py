@@ -18,7 +18,7 @@ from typing import Any
 from visualizers import controls, describe, registry
 from visualizers.cache import DataCache, default_folder
 from visualizers.contract import InputError, Table, Visualizer
-from visualizers.formats import format_value
+from visualizers.formats import format_value, with_unit
 from visualizers.printed import heading
 from visualizers.snapshot import Snapshot, State
 
@@ -126,10 +126,7 @@ def _help(visualizer: Visualizer) -> str:
 def _readable(snapshot: Snapshot, state: State) -> str:
     visualizer = snapshot.visualizer
     inputs = [f"  {i.label}: {controls.value_text(i, state.inputs[i.name])}" for i in visualizer.inputs]
-    values = [
-        f"  {name} = {format_value(value)} {visualizer.units[name]}".rstrip()
-        for name, value in state.data.values.items()
-    ]
+    values = [f"  {name} = {with_unit(value, visualizer.units[name])}" for name, value in state.data.values.items()]
     badge = f"{visualizer.badge}: {describe.BADGES[visualizer.badge]}"
     parts = [visualizer.title, *inputs, "", state.text(), "", *values, "", *_table(state.table), "", badge]
     return "\n".join([*parts, *filter(None, [snapshot.provenance()])])

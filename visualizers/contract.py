@@ -32,7 +32,8 @@ class Number:
     """A number in a closed range. ``stops`` lists the values of a grid; without it, ``step`` spaces them.
 
     ``instant`` says how the instant level follows it: ``"formula"`` by a browser expression,
-    ``"grid"`` by states computed at build for every stop, ``"live"`` only with a kernel.
+    ``"grid"`` by states computed at build for every stop, ``"live"`` only with a kernel. With ``play``
+    the reader may let it run through its stops, as a moment in time does.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Number:
     log: bool = False
     instant: Instant = "formula"
     stops: tuple[float, ...] = ()
+    play: bool = False
 
     def parse(self, raw: object) -> float:
         try:

@@ -11,7 +11,7 @@ from html import escape
 from typing import Any
 
 from visualizers.contract import Choice, Input, Number, Text
-from visualizers.formats import format_value
+from visualizers.formats import with_unit
 
 RADIO_OPTIONS = 3  # a choice of at most so many short options is shown whole
 RADIO_LETTERS = 36
@@ -44,7 +44,7 @@ def value_text(given: Input, value: Any) -> str:
         return given.options[value]
     if isinstance(given, Text):
         return str(value)
-    return f"{format_value(value)} {given.unit}".rstrip()
+    return with_unit(value, given.unit)
 
 
 def takes(given: Input) -> str:
@@ -76,6 +76,9 @@ def control_html(given: Input, value: Any, figure_id: str) -> str:
             f'<input type="range" id="{control_id}" {common} min="0" max="{len(positions) - 1}" step="1" '
             f'value="{nearest(positions, value)}" aria-valuetext="{text}">'
         )
+        if given.play:
+            play = f'<button type="button" class="hbf-play" data-play aria-label="Play {escape(given.label)}" disabled>'
+            field = f'<div class="hbf-playable">{play}</button>{field}</div>'
         widest = max((value_text(given, v) for v in (*positions, given.high)), key=len)
         shown = f'<output for="{control_id}" style="--hbf-letters:{len(widest)}">{text}</output>'
     else:

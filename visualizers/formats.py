@@ -35,6 +35,7 @@ DECIMAL_UNITS = ("bytes", "kB", "MB", "GB", "TB", "PB", "EB")
 COMPACT_UNITS = ("", "k", "M", "G", "T", "P", "E")
 TIME_UNITS = ("s", "ms", "µs", "ns")
 
+_PLURAL = re.compile(r"(?<=[a-z]{3})s$")
 _FIELD = re.compile(r"\{([a-z][a-z0-9_]*)(?:\|([a-z0-9]*))?\}")
 
 
@@ -123,6 +124,14 @@ def format_value(value: Any, name: str = "") -> str:
     if not math.isfinite(number):
         raise ValueError(f"{value!r} is not a finite number and has no text in the format {name!r}")
     return FORMATS[name](number)
+
+
+def with_unit(value: Any, unit: str, name: str = "") -> str:
+    """``value`` and its unit: ``8,192 tokens``, ``1 token``. A value that is text has none."""
+    text = format_value(value, name)
+    if not unit or isinstance(value, str):
+        return text
+    return f"{text} {_PLURAL.sub('', unit) if text == '1' else unit}"
 
 
 def fields(template: str) -> list[tuple[str, str]]:

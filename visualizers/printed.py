@@ -14,6 +14,8 @@ from visualizers.contract import Table
 from visualizers.formats import fill, format_value
 from visualizers.snapshot import Snapshot, State
 
+VALUE_LETTERS = 24
+
 # Vega draws a frame around every group: invisible ones, and what CSS says better, only cost bytes.
 _EMPTY_PATH = re.compile(
     r'<path class="(?:background|foreground)"[^>]*?(?:d="M0,0h-?0v-?0h-?0Z"|display="none")[^>]*?/>'
@@ -94,9 +96,14 @@ def sentence_html(state: State) -> str:
     return fill(
         state.sentence,
         state.data.values,
-        wrap=lambda value: f'<span class="hbf-value">{escape(value)}</span>',
+        wrap=lambda value: f'<span class="{value_class(value)}">{escape(value)}</span>',
         text=escape,
     )
+
+
+def value_class(value: str) -> str:
+    """A number stays on one line and stands out; words that a value may be flow with the sentence."""
+    return "hbf-value" if len(value) <= VALUE_LETTERS else "hbf-words"
 
 
 def _drawn(spec: charts.Spec, state: State, width: int, room: int) -> str:

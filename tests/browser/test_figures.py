@@ -202,6 +202,22 @@ def test_logarithms_are_exact_in_the_browser_too(page, site):
     assert found == pytest.approx(list(range(50)), abs=1e-9)
 
 
+def test_a_slider_plays_to_its_end_and_stops_when_touched(page, site):
+    opened(page, site)
+    slider = page.get_by_role("slider", name="Block size")
+    button = page.get_by_role("button", name="Play Block size")
+    button.click()
+    page.wait_for_function("document.querySelector('#example-block').value === '2'")
+    assert button.get_attribute("aria-pressed") == "false"
+    button.click()
+    page.wait_for_function("document.querySelector('#example-block').value === '1'")
+    assert button.get_attribute("aria-pressed") == "true"
+    page.get_by_role("slider", name="Batch").press("ArrowRight")
+    assert button.get_attribute("aria-pressed") == "false"
+    page.wait_for_timeout(1000)
+    assert slider.get_attribute("aria-valuetext") == "16 tokens"
+
+
 def test_choices_and_grids_move_too(page, site, snapshot):
     opened(page, site)
     page.get_by_role("radio", name="Large").check(force=True)
@@ -294,7 +310,7 @@ def test_moves_are_announced_once_the_reader_stops(page, site, snapshot):
     assert spoken.text_content() == ""
     for _ in range(3):
         page.get_by_role("slider", name="Batch").press("ArrowRight")
-    page.wait_for_timeout(1000)
+    page.wait_for_timeout(1500)
     assert spoken.text_content() == snapshot.at({"batch": 7}).text()
     assert spoken.get_attribute("aria-live") == "polite"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from browser_page import launched
 
-from visualizers.formats import FORMATS, fields, fill, format_value
+from visualizers.formats import FORMATS, fields, fill, format_value, with_unit
 
 SCRIPT = Path(__file__).parents[2] / "handbook/assets/js/formats.js"
 
@@ -56,6 +56,14 @@ def test_unknown_formats_and_numbers_without_text_are_refused():
     for value in (float("nan"), float("inf")):
         with pytest.raises(ValueError, match="not a finite number"):
             format_value(value, "int")
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "expected"),
+    [(8192, "tokens", "8,192 tokens"), (1, "tokens", "1 token"), (1, "ms", "1 ms"), (1, "GiB", "1 GiB"), (2, "", "2")],
+)
+def test_a_unit_is_singular_for_one(value, unit, expected):
+    assert with_unit(value, unit) == expected
 
 
 def test_a_sentence_is_filled_and_its_values_can_be_dressed():
