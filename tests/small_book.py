@@ -178,9 +178,9 @@ class CardboardFigures:
             raise LookupError(f"there is no visualizer {name!r}: choose from blocks")
         size = self._size(state)
         return (
-            f'<hb-figure id="{name}" data-payload="{base_url}figures/{name}.json"><figure>\n'
+            f'<hb-cardboard id="{name}" data-payload="{base_url}figures/{name}.json"><figure>\n'
             f'<svg viewBox="0 0 {size} 10"><clipPath id="c_1"/><text>a_b * c_ ` [x](y) {size}</text></svg>\n\n'
-            f"<p>It holds <b>{size * 4}</b> bytes.</p>\n<figcaption>Blocks</figcaption></figure></hb-figure>"
+            f"<p>It holds <b>{size * 4}</b> bytes.</p>\n<figcaption>Blocks</figcaption></figure></hb-cardboard>"
         )
 
     def markdown(self, name: str, state: Mapping[str, str], page_url: str) -> str:
@@ -271,7 +271,7 @@ class Article(HTMLParser):
         elif tag == "a" and "headerlink" not in fields.get("class", ""):
             self._piece = self._piece if self._heading else ""
             self._link = fields.get("href")  # an anchor without an address is no link
-        elif tag == "hb-figure":
+        elif tag in ("hb-figure", "hb-cardboard"):
             self.figures.append(f"{fields['id']} {fields['data-payload']}")
 
     def handle_endtag(self, tag: str) -> None:

@@ -35,6 +35,7 @@ _TITLE = re.compile(r"<title>.*?</title>", re.DOTALL)
 # What the pass sets itself, and what no reader needs.
 _DROPPED = re.compile(r'[ \t]*<(?:meta name="(?:description|generator)"|link rel="canonical")[^>]*>\n?')
 _HEADING = re.compile(r"(<h1[^>]*>.*?</h1>)", re.DOTALL)
+_SEARCH = 'data-md-component="search" role="dialog"'
 _NOT_FOUND = re.compile(r"<h1>404 - Not found</h1>")
 
 
@@ -56,6 +57,8 @@ def page(html: str, facts: Facts, project: Project) -> str:
     )
     html = _relative_links(html, here, project)
     html = _TITLE.sub(lambda _: f"<title>{escape(name)}</title>", _DROPPED.sub("", html), count=1)
+    # The theme's search is a dialog without a name.
+    html = html.replace(_SEARCH, f'{_SEARCH} aria-label="Search"', 1)
     html = html.replace("</head>", f"{head}  </head>", 1)
     if facts.path == HOME:
         html = html.replace("<body ", '<body class="hb-home" ', 1)
@@ -97,7 +100,7 @@ def not_found(html: str, project: Project) -> str:
         "<p>The address is misspelt, or the page has moved. The search above knows every page, and "
         f'<a href="{escape(home)}">the first page</a> has the map of the book.</p>'
     )
-    html = _NOT_FOUND.sub(lambda _: text, html)
+    html = _NOT_FOUND.sub(lambda _: text, html.replace(_SEARCH, f'{_SEARCH} aria-label="Search"', 1))
     return _TITLE.sub(lambda _: f"<title>Not found · {escape(project.name)}</title>", _DROPPED.sub("", html), count=1)
 
 
