@@ -6,10 +6,12 @@ Values come from the page's address (``?context=8192``), so a notebook opens in 
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
 import json
 import sys
 from collections.abc import Callable, Mapping
+from html import escape
 from typing import Any
 
 import marimo as mo
@@ -24,24 +26,32 @@ IN_BROWSER = sys.platform == "emscripten"
 
 
 def style() -> Any:
-    """The colours of the book in both themes and a measure for text; to be shown once, by a notebook's first cell."""
+    """The colours of the book in both themes; to be shown once, by a notebook's first cell."""
     variables = {
         theme: "".join(f"--hb-{name}:{value};" for name, value in colours.items())
         for theme, colours in (("light", palette.LIGHT), ("dark", palette.DARK))
     }
     return mo.Html(
         f"<style>:root{{{variables['light']}}} :is(.dark,.dark-theme){{{variables['dark']}}}"
-        f" marimo-vega svg{{max-width:100%}}</style>"
+        # marimo pales what is being computed anew, which would flicker in a run that redraws as it goes.
+        " :is(.marimo-output-stale,.marimo-output-loading){opacity:1!important;filter:none!important}</style>"
     )
 
 
-def controls(visualizer: Visualizer) -> Any:
-    """A marimo dictionary with one control for each input, by name, standing where the page's address says.
+def framed() -> int:
+    """The width in pixels that a page gives the notebook in a frame, whose reader has asked for a run; else 0."""
+    width = str(mo.query_params().to_dict().get("framed", ""))
+    return int(width) if width.isdecimal() else 0
 
-    A value there that the input does not take is left out: :func:`read` would have refused it with the same words.
+
+def controls(visualizer: Visualizer, *names: str) -> Any:
+    """A marimo dictionary with a control for each input (or for those of ``names``), standing where the address says.
+
+    A value there that the input does not take is left out.
     """
     asked = mo.query_params().to_dict()
-    return mo.ui.dictionary({i.name: _control(i, _asked(i, asked)) for i in visualizer.inputs})
+    chosen = [i for i in visualizer.inputs if not names or i.name in names]
+    return mo.ui.dictionary({i.name: _control(i, _asked(i, asked)) for i in chosen})
 
 
 def read(visualizer: Visualizer, ui: Any) -> dict[str, Any]:
@@ -69,10 +79,11 @@ class Chart:
 
 
 def chart(visualizer: Visualizer, data: Data) -> Chart:
-    """The figure. Not checked against Vega-Lite's schema, which the tests do: that is slow in the browser."""
+    """The figure. A single view fills its container; a stack of views, which cannot, takes the frame's width."""
     plain = plain_data(data, visualizer.units, visualizer.name)
-    figure = visualizer.figure(plain)
-    spec = charts.spec(figure if isinstance(figure, dict) else figure.to_dict(validate=False))
+    spec = charts.spec(visualizer.figure(plain))
+    if "autosize" not in spec:
+        spec = charts.sized(spec, plain.rows, min(framed() or charts.WIDE, charts.WIDE))
     spec["datasets"] = dict(plain.rows)
     spec["usermeta"] = {"embedOptions": {"renderer": "svg", "actions": False}}
     return Chart(spec)
@@ -93,6 +104,11 @@ def table(visualizer: Visualizer, data: Data) -> Any:
         for row in found.rows
     ]
     return mo.accordion({f"Table: {visualizer.title}": mo.md("\n".join(lines))})
+
+
+def quoted(text: str) -> Any:
+    """What a model wrote, as it wrote it."""
+    return mo.Html(f'<blockquote style="white-space:pre-wrap;min-height:3lh">{escape(text)}</blockquote>')
 
 
 def code(*functions: Callable[..., Any]) -> Any:
@@ -119,6 +135,46 @@ async def fetch_model(name: str) -> str:
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(await response.bytes())
     return name
+
+
+def numbers(named: Mapping[str, str]) -> Any:
+    """A few results by name, side by side, that do not move while they change."""
+    cells = "".join(
+        f'<div style="flex:1 1 8em"><div style="font-size:.8em;opacity:.8">{escape(name)}</div>'
+        f'<div style="font-size:1.3em;font-weight:600;font-variant-numeric:tabular-nums">{escape(value)}</div></div>'
+        for name, value in named.items()
+    )
+    return mo.Html(f'<div style="display:flex;flex-wrap:wrap;gap:.5em 1em;margin:.5em 0">{cells}</div>')
+
+
+def hidden(element: Any) -> Any:
+    """``element`` at work but not in sight: a timer needs no room."""
+    return mo.Html(f'<div style="display:none">{mo.as_html(element).text}</div>')
+
+
+def backends() -> dict[str, tuple[str, str]]:
+    """What can run the engine here: the name that a reader chooses by, to backend and device."""
+    found = {"NumPy": ("numpy", "cpu")}
+    if importlib.util.find_spec("torch"):
+        import torch
+
+        found["PyTorch, CPU"] = ("torch", "cpu")
+        if torch.cuda.is_available():
+            found[f"PyTorch, {torch.cuda.get_device_name()}"] = ("torch", "cuda")
+    return found
+
+
+def memory() -> dict[str, int]:
+    """Bytes that this process holds, and that its tensors hold on a GPU; what is not known here is left out."""
+    found = {}
+    if not IN_BROWSER:
+        import psutil  # type: ignore[import-untyped]
+
+        found["memory of the process"] = psutil.Process().memory_info().rss
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available():
+        found["memory on the GPU"] = torch.cuda.memory_allocated()
+    return found
 
 
 def _asked(given: Input, asked: Mapping[str, Any]) -> Any:
