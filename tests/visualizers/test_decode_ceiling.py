@@ -1,0 +1,158 @@
+"""The figure of the decode ceiling: known ceilings, its two bounds, the measured points, the ends of its inputs."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from typing import Any
+
+import pytest
+
+from minillm import catalog
+from visualizers import charts
+from visualizers.__main__ import main
+from visualizers.contract import InputError
+from visualizers.decode_ceiling import BATCHES, BYTES, RATES, VISUALIZER, measured
+from visualizers.snapshot import Snapshot
+
+MODELS, ACCELERATORS = list(catalog.models()), list(catalog.accelerators())
+
+
+@pytest.fixture(scope="module")
+def snapshot() -> Snapshot:
+    return Snapshot(VISUALIZER)
+
+
+def test_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["decode-ceiling", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["bytes_per_step"] == 16_060_522_496 + 2048 * 131_072
+    assert "measured" in found["provenance"].lower()
+
+
+@pytest.mark.parametrize(("batch", "ms"), [(1, 4.87), (8, 5.44), (32, 7.36), (64, 9.92), (128, 15.05)])
+def test_step_of_8b_on_an_h100(snapshot: Snapshot, batch: int, ms: float) -> None:
+    values = snapshot.at({"batch": batch}).data.values
+    assert values["step_s"] * 1e3 == pytest.approx(ms, abs=0.005)
+    assert values["tokens_per_s"] == pytest.approx(batch / values["step_s"])
+    assert values["tokens_per_s_each"] == pytest.approx(1 / values["step_s"])
+    assert values["limit"] == "memory bandwidth"
+
+
+@pytest.mark.parametrize(
+    ("slug", "ceiling"), [("h100-sxm", 208.6), ("h200-sxm", 299), ("a100-80gb-sxm", 127), ("b200", 498.2)]
+)
+def test_no_sequence_is_faster_than_its_weights_are_read(snapshot: Snapshot, slug: str, ceiling: float) -> None:
+    fastest = snapshot.at({"accelerator": slug, "context": 1}).data.values["tokens_per_s_each"]
+    assert 0.99 * ceiling < fastest < ceiling * 1.001
+
+
+def test_arithmetic_becomes_the_limit_where_the_cache_is_short(snapshot: Snapshot) -> None:
+    limits = [snapshot.at({"batch": b, "context": 64}).data.values["limit"] for b in (1, 256, 1024)]
+    assert limits == ["memory bandwidth", "memory bandwidth", "arithmetic"]
+    values = snapshot.at({"batch": 1024, "context": 64}).data.values
+    peak = catalog.accelerator("h100-sxm").flops("bf16")
+    assert values["step_s"] == pytest.approx(values["flops_per_step"] / peak)
+    assert values["bytes_per_step"] / 3.35e12 < values["step_s"]
+
+
+def test_what_fits(snapshot: Snapshot) -> None:
+    fits = {
+        slug: snapshot.at({"model": "llama-3-70b", "accelerator": slug}).data.values["fits"] for slug in ACCELERATORS
+    }
+    assert {slug for slug, text in fits.items() if text == "fits into"} == {"h200-sxm", "b200"}
+    # 141.1 GB of weights leave an H200 little: 32 sequences of 2,048 tokens are too many.
+    full = snapshot.at({"model": "llama-3-70b", "accelerator": "h200-sxm", "batch": 32}).data.values
+    assert full["fits"] == "does not fit into"
+    assert full["needed_bytes"] == pytest.approx(162.6e9, rel=1e-3)
+
+
+def test_experts_are_read_as_far_as_they_are_chosen(snapshot: Snapshot) -> None:
+    model = catalog.model("deepseek-v3")
+    state = {"model": "deepseek-v3", "dtype": "fp8"}
+    one, many = (snapshot.at({**state, "batch": b}).data.values for b in (1, 1024))
+    assert one["bytes_per_step"] == pytest.approx(model.active_parameters + 2048 * 70_272, rel=1e-6)
+    assert many["bytes_per_step"] == pytest.approx(model.parameters + 1024 * 2048 * 70_272, rel=1e-6)
+    assert one["needed_bytes"] > model.parameters  # all of them must lie in memory
+
+
+def test_fewer_bits_a_weight_leave_the_cache_alone(snapshot: Snapshot) -> None:
+    read = {d: snapshot.at({"dtype": d}).data.values["bytes_per_step"] for d in ("bf16", "fp8", "int4_g128")}
+    parameters = catalog.model("llama-3-8b").parameters
+    assert read["bf16"] - read["fp8"] == parameters
+    assert read["int4_g128"] == pytest.approx(parameters * 4.15625 / 8 + 2048 * 131_072)
+
+
+def test_table_has_the_same_step_on_every_accelerator(snapshot: Snapshot) -> None:
+    state = snapshot.at({"batch": 64, "accelerator": "h200-sxm"})
+    rows = {row["name"]: row for row in state.table.rows}
+    assert set(rows) == {a.title for a in catalog.accelerators().values()}
+    assert rows["H200 SXM"]["total"] == pytest.approx(state.data.values["tokens_per_s"])
+    for slug in ACCELERATORS:
+        alone = snapshot.at({"batch": 64, "accelerator": slug}).data.values
+        row = rows[catalog.accelerator(slug).title]
+        assert row["each"] == pytest.approx(alone["tokens_per_s_each"])
+        assert (row["fits"] == "yes") == (alone["fits"] == "fits into")
+
+
+def test_point_lies_on_the_curve_of_its_batch(snapshot: Snapshot) -> None:
+    for batch in BATCHES:
+        data = snapshot.at({"batch": batch, "context": 512}).data
+        row = next(r for r in data.rows["curves"] if r["batch"] == batch)
+        lower = min(batch * row["bandwidth"] / row["read"], batch * row["peak"] / row["flops"])
+        assert data.rows["point"][0]["total"] == pytest.approx(lower)
+
+
+def test_measured_points() -> None:
+    record = measured()
+    assert datetime.date(2026, 1, 1) <= datetime.date.fromisoformat(record["date"])
+    assert record["command"].startswith("python benchmarks/decode_speed.py")
+    assert record["machine"]["cores"] >= 1
+    assert record["results"]
+    for result in record["results"]:
+        ceiling = result["bandwidth_gb_per_s"] * 1e9 / result["bytes_per_step"]
+        assert result["mbu"] == pytest.approx(result["tokens_per_s"] / result["batch"] / ceiling, rel=0.01)
+        assert result["bytes_per_step"] > 2 * record["machine"]["last_level_cache_mib"] * 2**20, (
+            "a model that fits into the processor's cache says nothing about memory: leave it out of the record"
+        )
+    provenance = VISUALIZER.provenance
+    assert provenance is not None
+    assert record["date"] in provenance()
+    assert record["cpu"] in provenance()
+
+
+def test_lines_keep_their_slope_on_the_plane(snapshot: Snapshot) -> None:
+    """A clamped end would bend a line: every end of a line lies within the axes."""
+    for row in [*snapshot.default.data.rows["lines"], *snapshot.default.data.rows["chosen"]]:
+        assert RATES[0] <= row["rate"] <= RATES[1]
+        assert row["bytes"] in BYTES
+
+
+def test_every_state_draws_and_its_expressions_are_its_numbers(snapshot: Snapshot) -> None:
+    """The snapshot compares both, at the defaults and at the ends of each formula input."""
+    assert len(snapshot.states) == len(MODELS) * len(ACCELERATORS) * 3
+    spec = snapshot.states[0].spec
+    assert all(state.spec == spec for state in snapshot.states)
+    assert charts.dataset_names(spec) == {"lines", "chosen", "point", "measured", "curves"}
+
+
+@pytest.mark.parametrize("slug", MODELS)
+def test_both_ends_of_every_input(snapshot: Snapshot, slug: str) -> None:
+    for given in VISUALIZER.inputs:
+        for end in given.ends():
+            state = snapshot.at({"model": slug, given.name: end})
+            assert 0 < state.data.values["tokens_per_s_each"] <= state.data.values["tokens_per_s"]
+            assert "{" not in state.text()
+
+
+@pytest.mark.parametrize(
+    ("raw", "message"),
+    [
+        ({"accelerator": "h100"}, "--accelerator 'h100' is unknown: choose from b200"),
+        ({"batch": 0}, "--batch 0 is outside 1 to 1,024 sequences"),
+        ({"dtype": "fp64"}, "--dtype 'fp64' is unknown"),
+    ],
+)
+def test_bad_input(snapshot: Snapshot, raw: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        snapshot.at(raw)
