@@ -20,7 +20,7 @@ export function compiler(vega) {
 export class Model {
   #payload;
   #compile;
-  #compiled = [];
+  #compiled = new Map();
 
   constructor(payload, compile) {
     this.#payload = payload;
@@ -68,10 +68,11 @@ export class Model {
   /** The figure where the inputs are `values`. Cells are numbers, text, truth values or null. */
   at(values) {
     const payload = this.#payload;
+    const scope = this.#scope(values);
     const state = payload.states[this.#index(values)];
     const columns = new Map();
     const column = (index) => {
-      if (!columns.has(index)) columns.set(index, payload.cells[index].map((cell) => this.#cell(cell, values)));
+      if (!columns.has(index)) columns.set(index, payload.cells[index].map((cell) => this.#cell(cell, scope)));
       return columns.get(index);
     };
     const records = (fields) => {
@@ -93,10 +94,20 @@ export class Model {
     return this.#payload.grid.reduce((index, [name, stops]) => index * stops.length + stops.indexOf(values[name]), 0);
   }
 
-  #cell(cell, values) {
-    if (cell === null || typeof cell !== "object") return cell;
-    this.#compiled[cell.e] ??= this.#compile(this.#payload.exprs[cell.e]);
-    return this.#compiled[cell.e](values);
+  /** The inputs, and the shared expressions `_0`, `_1` ... as getters that compute once. */
+  #scope(values) {
+    const scope = { ...values };
+    this.#payload.exprs.forEach((text, i) => {
+      let known;
+      Object.defineProperty(scope, `_${i}`, { get: () => (known ??= this.#cell(`=${text}`, scope)) });
+    });
+    return scope;
+  }
+
+  #cell(cell, scope) {
+    if (typeof cell !== "string" || !cell.startsWith("=")) return cell;
+    if (!this.#compiled.has(cell)) this.#compiled.set(cell, this.#compile(cell.slice(1)));
+    return this.#compiled.get(cell)(scope);
   }
 }
 
