@@ -43,7 +43,7 @@ def application(
     live = Live(root, f"{prefix}live/")
 
     async def status(_: Request) -> Response:
-        body = {"local": True, "notebooks": {stem: {} for stem in live.stems}, "events": "_events"}
+        body = {"local": True, "notebooks": {stem: {} for stem in live.stems}}
         return JSONResponse(body, headers={"Cache-Control": "no-store"})
 
     @asynccontextmanager
@@ -56,7 +56,7 @@ def application(
         inside = live if scope["path"].startswith(f"{prefix}live/") else site
         await inside(scope, receive, send)
 
-    site = _Below(prefix, Site(out))
+    site = _Below(prefix, Site(out, f"{prefix}_events"))
     routes: list[Route | Mount] = [
         Route(f"{prefix}notebooks/live.json", status),
         Route(f"{prefix}_events", events.stream),

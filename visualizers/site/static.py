@@ -9,6 +9,7 @@ import gzip
 import mimetypes
 import re
 from collections import OrderedDict
+from html import escape
 from pathlib import Path
 from urllib.parse import quote
 
@@ -41,10 +42,14 @@ _IMMUTABLE = re.compile(r"^notebooks/(assets|packages|lockfile)/|^assets/.*\.[0-
 
 
 class Site:
-    """The files of ``folder``. Nothing outside it and no hidden file is served, whatever the path says."""
+    """The files of ``folder``. Nothing outside it and no hidden file is served, whatever the path says.
 
-    def __init__(self, folder: Path) -> None:
+    ``events`` is the address of a stream that tells open pages of edits; each page is served with its name.
+    """
+
+    def __init__(self, folder: Path, events: str = "") -> None:
         self._folder = folder
+        self._head = f'<meta name="hb-events" content="{escape(events)}"></head>'.encode() if events else b"</head>"
         self._encoded: OrderedDict[tuple[str, str, str], bytes] = OrderedDict()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -96,6 +101,8 @@ class Site:
         if status == 200 and tag in [part.strip() for part in headers.get("if-none-match", "").split(",")]:
             return Response(status_code=304, headers=extra)
         data = file.read_bytes()
+        if file.suffix == ".html":
+            data = data.replace(b"</head>", self._head, 1)
         if encoding:
             data = self._encode(data, str(file), tag, encoding)
             extra["Content-Encoding"] = encoding
