@@ -1,0 +1,36 @@
+"""How a figure measures time: on one thread of the arithmetic library, in processor time.
+
+Two threads of a BLAS wait for each other at the end of every multiplication. Where another program
+holds one of the cores, a step of the small model takes ten times as long, and a line of such steps
+shows the other program. One thread in its own processor time is the same on an idle machine and true
+on a busy one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+
+def one_thread() -> AbstractContextManager[Any]:
+    """Limits NumPy's BLAS to one thread inside ``with``; nothing to do where threadpoolctl is not installed.
+
+    The browser's Python is such a place: it has no threads.
+    """
+    try:
+        from threadpoolctl import threadpool_limits
+    except ImportError:
+        return nullcontext()
+    limits: AbstractContextManager[Any] = threadpool_limits(limits=1)
+    return limits
+
+
+def thread_clock() -> Callable[[], float]:
+    """Seconds that this thread has had the processor; the wall clock where the system does not count them."""
+    try:
+        time.thread_time()
+    except (AttributeError, OSError):
+        return time.perf_counter
+    return time.thread_time
