@@ -23,11 +23,11 @@ from visualizers.contract import Choice, Column, Data, Number, Table, Visualizer
 from visualizers.formats import format_value
 from visualizers.palette import colour
 
-BATCHES = tuple(2**n for n in range(11))
+BATCHES = tuple(sorted({2**n for n in range(11)} | {3 * 2**n for n in range(9)}))  # two an octave
 BYTES = (1e6, 1e12)  # the axis of bytes a step
 RATES = (0.01, 3e7)  # the axis of tokens/s of a sequence: no line leaves it, or its slope would be wrong
 ENDS = ("l4", "b200")  # the slowest and the fastest are always named
-MACHINE = "machine measured"
+MACHINE = "our CPU"  # short: its name stands between two lines
 BANDWIDTH, COMPUTE, BOUND = "bytes ÷ bandwidth", "FLOPs ÷ peak", "the lower of both"
 
 
@@ -91,7 +91,7 @@ def _lines() -> list[dict[str, Any]]:
         for end in BYTES
     ]
     bandwidth = max(r["bandwidth_gb_per_s"] for r in measured()["results"]) * 1e9
-    return found + [{"name": MACHINE, "bytes": end, "rate": bandwidth / end, "named": False} for end in BYTES]
+    return found + [{"name": MACHINE, "bytes": end, "rate": bandwidth / end, "named": end == BYTES[0]} for end in BYTES]
 
 
 def _measured_points() -> list[dict[str, Any]]:
@@ -164,20 +164,12 @@ def _plane() -> Any:
         .mark_text(align="left", dx=4, dy=-5, fontSize=11, color=colour("muted"))
         .encode(x=x, y=y, text="name:N")
     )
-    # Below its line, where the plane is empty: above it lie all the others.
-    machine = (
-        lines.transform_filter(f"datum.name === '{MACHINE}' && datum.bytes === {BYTES[0]:.0f}")
-        .mark_text(align="left", dx=4, dy=20, fontSize=11, color=colour("muted"))
-        .encode(x=x, y=y, text="name:N")
-    )
     chosen = alt.Chart(rows("chosen")).mark_line(color=colour("bandwidth"), strokeWidth=3).encode(x=x, y=y)
     own = alt.Chart(rows("measured"))
     diamonds = own.mark_point(shape="diamond", size=130, color=colour("decode"), filled=False, strokeWidth=2)
-    own_names = own.mark_text(dy=17, fontSize=11).encode(x=x, y=y, text="name:N")
+    own_names = own.mark_text(align="right", dx=8, dy=18, fontSize=11).encode(x=x, y=y, text="name:N")
     point = alt.Chart(rows("point")).mark_point(size=140, color=colour("decode"), opacity=1)
-    return alt.layer(
-        ceilings, chosen, names, machine, diamonds.encode(x=x, y=y), own_names, point.encode(x=x, y=y), height=250
-    )
+    return alt.layer(ceilings, chosen, names, diamonds.encode(x=x, y=y), own_names, point.encode(x=x, y=y), height=250)
 
 
 def _batches() -> Any:
@@ -185,7 +177,7 @@ def _batches() -> Any:
         "batch:Q",
         title="sequences in the batch",
         scale=alt.Scale(type="log", base=2, domain=[1, BATCHES[-1]], nice=False),
-        axis=alt.Axis(values=list(BATCHES[::2]), format=","),
+        axis=alt.Axis(values=[4**n for n in range(6)], format=","),
     )
     y = alt.Y(
         "rate:Q",
