@@ -12,10 +12,11 @@ from itertools import pairwise
 from typing import Any
 
 from minillm.core.config import EngineConfig
-from minillm.core.request import Request
+from minillm.core.request import Event, Request
 from minillm.core.sampling import SamplingParams
 from minillm.llm import LLM
 from visualizers.contract import Data
+from visualizers.measure import one_thread
 
 MODEL = "tiny"
 POOL_TOKENS = 512  # KV memory of the engine: fits the longest prompt and its answer
@@ -95,17 +96,21 @@ class Run:
         end_s = watch() + seconds
         # Submitted here and not before, since the time to the first token counts from now.
         request = self._request = self._request or engine.add_request(self._ids, self._params)
-        while not request.is_finished:
-            for event in engine.step():
-                if event.kind == "token":
-                    stored, used = request.num_computed, engine.kv_usage().used_blocks
-                    # The last token ends the request, which gives its blocks back at once.
-                    blocks = used or -(-stored // self.block_size)
-                    self._moments.append(Moment(event.time_s - request.arrival_s, event.text, stored, blocks))
-            if watch() >= end_s:
-                break
+        with one_thread():
+            while not request.is_finished:
+                self._note(request, engine.step())
+                if watch() >= end_s:
+                    break
         watch.stop()
         return self.goes_on
+
+    def _note(self, request: Request, events: list[Event]) -> None:
+        for event in events:
+            if event.kind == "token":
+                stored, used = request.num_computed, self._llm.engine.kv_usage().used_blocks
+                # The last token ends the request, which gives its blocks back at once.
+                blocks = used or -(-stored // self.block_size)
+                self._moments.append(Moment(event.time_s - request.arrival_s, event.text, stored, blocks))
 
     def stop(self) -> None:
         """Ends the request; its blocks go back to the pool."""
@@ -165,4 +170,5 @@ class Run:
 
 def _warm_up(llm: LLM) -> None:
     """One token of another prompt: a first run pays for memory that no later one touches anew."""
-    llm.generate("a", SamplingParams(max_tokens=2, temperature=0))
+    with one_thread():
+        llm.generate("a", SamplingParams(max_tokens=2, temperature=0))
