@@ -1,8 +1,8 @@
 """Keeps the computed data of a visualizer on disk, under a digest of the sources that compute them.
 
 The sources are found, not listed: the visualizer's module and whatever it imports from this project,
-directly or not, with the data files that lie beside them. The code that draws, formats or lists is
-left out, since it runs anew each time.
+directly or not, with the data files that lie beside them; and what checks a figure. The code that
+draws is left out, since it runs anew each time.
 """
 
 from __future__ import annotations
@@ -23,9 +23,8 @@ from visualizers.contract import Data, Visualizer
 
 ROOT = Path(__file__).resolve().parents[1]
 _PACKAGES = ("minillm", "visualizers")
-_DRAWING = frozenset(
-    f"visualizers.{name}" for name in ("charts", "palette", "formats", "expressions", "cells", "snapshot")
-)
+_DRAWING = frozenset(["visualizers.charts", "visualizers.palette"])
+_CHECKING = tuple(f"visualizers.{name}" for name in ("cache", "cells", "expressions", "snapshot"))
 _BIG_BYTES = 1 << 20  # a larger data file (weights) counts by its size and time, not by its bytes
 
 
@@ -41,6 +40,7 @@ class DataCache:
         self._path = folder / f"{visualizer.name}.json" if folder else None
         self._digest = digest(visualizer) if folder else ""
         self._states: dict[str, Any] = {}
+        self._checked = False
         self._provenance: str | None = None
         self._changed = False
         if self._path:
@@ -56,6 +56,16 @@ class DataCache:
         self._states[_key(inputs)] = {"values": dict(data.values), "rows": dict(data.rows)}
         self._changed = True
 
+    @property
+    def checked(self) -> bool:
+        """Whether all states of these sources have been found in order."""
+        return self._checked
+
+    @checked.setter
+    def checked(self, value: bool) -> None:
+        self._changed |= value != self._checked
+        self._checked = value
+
     def provenance(self, make: Callable[[], str]) -> str:
         """What ``make`` said when the data were computed."""
         if self._provenance is None:
@@ -67,7 +77,12 @@ class DataCache:
         """Writes what is new, whole or not at all. A disk that refuses costs speed, not the figure."""
         if not (self._path and self._changed):
             return
-        content = {"digest": self._digest, "provenance": self._provenance, "states": self._states}
+        content = {
+            "digest": self._digest,
+            "checked": self._checked,
+            "provenance": self._provenance,
+            "states": self._states,
+        }
         draft = self._path.with_suffix(f".{os.getpid()}.tmp")
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -86,6 +101,7 @@ class DataCache:
             return
         if isinstance(content, dict) and content.get("digest") == self._digest:
             self._states, self._provenance = content["states"], content["provenance"]
+            self._checked = content["checked"]
 
 
 def _key(inputs: Mapping[str, Any]) -> str:
@@ -95,7 +111,7 @@ def _key(inputs: Mapping[str, Any]) -> str:
 def digest(visualizer: Visualizer) -> str:
     """A digest of the sources and data files that compute a visualizer."""
     modules: set[str] = set()
-    waiting = [visualizer.compute.__module__, *visualizer.source]
+    waiting = [visualizer.compute.__module__, *visualizer.source, *_CHECKING]
     while waiting:
         module = waiting.pop()
         if module in modules or module in _DRAWING:

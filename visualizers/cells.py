@@ -1,7 +1,7 @@
 """Turns what ``compute`` returns into plain JSON, and refuses, with its place, whatever is not.
 
-A cell of ``Data`` is a number, text, a truth value, nothing, or an expression of formula inputs, which
-becomes ``{"expr": text}``.
+A cell of ``Data`` is a number, text, a truth value, nothing, or an expression of formula inputs, which stays
+what it is: only the instant level has a use for it.
 """
 
 from __future__ import annotations
@@ -11,10 +11,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from minillm.costs.arithmetic import is_expression
-from visualizers import expressions
 from visualizers.contract import Data, Table
 
-Cell = Any  # int, float, str, bool, None, or {"expr": str}
+Cell = Any  # int, float, str, bool, None, or an expression
 
 
 class CellError(ValueError):
@@ -23,9 +22,7 @@ class CellError(ValueError):
 
 def plain(value: Any, place: str) -> Cell:
     """``value`` as JSON. ``place`` says where it stands."""
-    if is_expression(value):
-        return {"expr": expressions.text(value)}
-    if value is None or isinstance(value, str | bool):
+    if value is None or isinstance(value, str | bool) or is_expression(value):
         return value
     item = getattr(value, "item", None)  # a NumPy scalar, or an array of one
     if callable(item):

@@ -1,15 +1,16 @@
 """The instant level's payload: one JSON object from which the browser draws every state of a figure.
 
-Cells are as in the snapshot's states: plain, or an expression of the formula inputs. To keep it small,
-columns of cells, chart specifications, table heads and sentences stand once in a list and are named by
-their index; an expression is ``{"e": index}``.
+To keep it small, what several states share stands once, in a list, and is named by its index there.
 
 ==============  ==========================================================================
 ``inputs``      for each input its kind, label, unit, default and what its control can show
 ``grid``        ``[[name, [value, ...]], ...]``: the state of a combination has the index of
                 its values, the last input turning fastest
 ``values``      names of the values, as they stand in a state's ``v``
-``cells``       the columns; ``exprs`` the expressions; ``charts``, ``heads``, ``sentences``
+``cells``       columns of cells: numbers, truth values, null, text, and text that begins with
+                ``=``, which is an expression of the formula inputs and of ``exprs``
+``exprs``       expressions that others use, as ``_0``, ``_1`` ...
+``charts``      Vega specifications; ``heads``, ``sentences``: columns of tables, templates
 ``states``      ``{"v": column, "c": chart, "s": sentence, "h": head, "t": {key: column},
                 "d": {dataset: {field: column}}}``
 ==============  ==========================================================================
@@ -18,13 +19,15 @@ their index; an expression is ``{"e": index}``.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import vl_convert
 
+from minillm.costs.arithmetic import is_expression
 from visualizers import charts, controls
 from visualizers.contract import Choice, Input, Number
-from visualizers.snapshot import GridState, Snapshot
+from visualizers.snapshot import GridState, Snapshot, State
 
 VEGA = "https://cdn.jsdelivr.net/npm/vega@{version}/+esm"  # a name inside vl-convert: nothing is fetched
 VEGA_NAMES = ("View", "parse", "parseExpression", "codegenExpression", "expressionFunction", "version")
@@ -46,14 +49,26 @@ class _Pool:
 
 
 class _Writer:
-    """Writes states into shared pools."""
+    """Writes the states of a snapshot into shared pools."""
 
-    def __init__(self) -> None:
-        self.cells, self.exprs, self.charts = _Pool(), _Pool(), _Pool()
-        self.heads, self.sentences = _Pool(), _Pool()
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.cells, self.charts, self.heads, self.sentences = _Pool(), _Pool(), _Pool(), _Pool()
+        self._graph = snapshot.graph
+        # A column that several states have is written once, so its expressions count once.
+        columns = {tuple(map(self._key, column)) for s in snapshot.states for column in _columns(s.state)}
+        shared = self._graph.shared(n for column in columns for kind, n in column if kind == "expression")
+        self._names = {number: f"_{i}" for i, number in enumerate(shared)}
+        self.exprs = [self._graph.text(number, self._names) for number in shared]
+
+    def _key(self, cell: Any) -> tuple[str, Any]:
+        return ("expression", self._graph.add(cell)) if is_expression(cell) else (type(cell).__name__, cell)
 
     def cell(self, cell: Any) -> Any:
-        return {"e": self.exprs.add(cell["expr"])} if isinstance(cell, dict) else cell
+        if is_expression(cell):
+            number = self._graph.add(cell)
+            return "=" + (self._names.get(number) or self._graph.text(number, self._names))
+        # Text that happens to begin like an expression becomes the expression of itself.
+        return f"={json.dumps(cell)}" if isinstance(cell, str) and cell.startswith("=") else cell
 
     def column(self, cells: list[Any]) -> int:
         return self.cells.add([self.cell(c) for c in cells])
@@ -80,6 +95,14 @@ class _Writer:
         }
 
 
+def _columns(state: State) -> Iterator[list[Any]]:
+    """The columns of a state as they are written."""
+    yield list(state.data.values.values())
+    for records in (state.table.rows, *state.data.rows.values()):
+        for key in dict.fromkeys(key for record in records for key in record):
+            yield [record.get(key) for record in records]
+
+
 def payload_path(snapshot: Snapshot) -> str:
     """Where a site serves the payload, from its root."""
     return f"figures/{snapshot.name}.json"
@@ -87,7 +110,7 @@ def payload_path(snapshot: Snapshot) -> str:
 
 def payload(snapshot: Snapshot) -> dict[str, Any]:
     """Everything that the browser needs to move the figure."""
-    visualizer, writer = snapshot.visualizer, _Writer()
+    visualizer, writer = snapshot.visualizer, _Writer(snapshot)
     states = [writer.state(s) for s in snapshot.states]
     return {
         "name": visualizer.name,
@@ -99,7 +122,7 @@ def payload(snapshot: Snapshot) -> dict[str, Any]:
         "values": list(visualizer.units),
         "units": dict(visualizer.units),
         "cells": writer.cells.items,
-        "exprs": writer.exprs.items,
+        "exprs": writer.exprs,
         "charts": [vega_spec(spec) for spec in writer.charts.items],
         "heads": writer.heads.items,
         "sentences": writer.sentences.items,

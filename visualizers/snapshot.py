@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from minillm.costs.arithmetic import is_expression
 from visualizers import charts, expressions, formats
 from visualizers.cache import DataCache
 from visualizers.cells import map_data, map_table, plain_data, plain_table
@@ -28,7 +29,7 @@ class FigureError(ValueError):
 
 @dataclass(frozen=True)
 class State:
-    """A figure at some values of its inputs. Cells are plain, or ``{"expr": ...}`` in a state of the grid."""
+    """A figure at some values of its inputs. Cells are plain; in a state of the grid they may be expressions."""
 
     inputs: Mapping[str, Any]
     data: Data
@@ -54,7 +55,8 @@ class Snapshot:
     def __init__(self, visualizer: Visualizer, cache: DataCache | None = None) -> None:
         self.visualizer = visualizer
         self._cache = cache or DataCache(visualizer, None)
-        self._compiler = expressions.Compiler()
+        self._drawn: tuple[Any, charts.Spec] = None, {}
+        self.graph = expressions.Graph()  # of the expressions in all states of the grid
 
     @property
     def name(self) -> str:
@@ -71,11 +73,16 @@ class Snapshot:
 
     def spec(self, state: State) -> charts.Spec:
         """The chart of a state, without its data."""
-        spec = charts.spec(self.visualizer.figure(state.data))
+        with expressions.quickly():
+            chart = self.visualizer.figure(state.data)
+        if chart is self._drawn[0]:  # hundreds of states may share one that is built once
+            return self._drawn[1]
+        spec = charts.spec(chart)
         missing = sorted(charts.dataset_names(spec) - set(state.data.rows))
         if missing:
             has = ", ".join(state.data.rows)
             raise FigureError(f"{self._where(state.inputs)}: the chart draws {missing}, compute gives {has}")
+        self._drawn = chart, spec
         return spec
 
     def provenance(self) -> str:
@@ -107,6 +114,7 @@ class Snapshot:
             )
         names = [i.name for i in self.grid_inputs]
         found = tuple(self._grid_state(dict(zip(names, values, strict=True))) for values in itertools.product(*stops))
+        self._cache.checked = True
         self.save()
         return found
 
@@ -143,9 +151,10 @@ class Snapshot:
             return GridState(plain_state, spec)
         inputs = dict(plain_state.inputs)
         for i in self.formula_inputs:
-            inputs[i.name] = expressions.parameter(i.name, i.default)
-        data = self.visualizer.compute(inputs)
-        table, sentence = self.visualizer.table(data), self.visualizer.sentence(data)
+            inputs[i.name] = expressions.parameter(i.name)
+        with expressions.quickly():
+            data = self.visualizer.compute(inputs)
+            table, sentence = self.visualizer.table(data), self.visualizer.sentence(data)
         where = self._where(plain_state.inputs)
         symbolic = State(
             dict(plain_state.inputs),
@@ -153,17 +162,19 @@ class Snapshot:
             plain_table(table, where),
             sentence,
         )
-        functions = map_data(data, self._compiler), map_table(table, self._compiler)
-        for env in self._probes(plain_state.inputs):
+        functions = map_data(symbolic.data, self._function), map_table(symbolic.table, self._function)
+        for env in () if self._cache.checked else self._probes(plain_state.inputs):
             self._compare(env, *functions, sentence, spec)
         return GridState(symbolic, spec)
 
+    def _function(self, cell: Any) -> expressions.Function:
+        """A cell as a function of the inputs."""
+        return self.graph.function(self.graph.add(cell)) if is_expression(cell) else lambda _: cell
+
     def _probes(self, inputs: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Where the expressions are compared with plain numbers: the defaults, and both ends of each input."""
-        probes = [dict(inputs)]
-        for i in self.formula_inputs:
-            probes += [{**inputs, i.name: end} for end in i.ends()]
-        return probes
+        """Where the expressions are compared with plain numbers: the defaults, and all inputs at either end."""
+        low, high = ({i.name: i.ends()[end] for i in self.formula_inputs} for end in (0, 1))
+        return [dict(inputs), {**inputs, **low}, {**inputs, **high}]
 
     def _compare(self, env: Mapping[str, Any], data: Data, table: Table, sentence: str, spec: charts.Spec) -> None:
         """Refuses a figure whose expressions and plain numbers differ at ``env``. Cells are functions of it."""

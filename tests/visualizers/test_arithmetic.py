@@ -6,6 +6,7 @@ import math
 import subprocess
 import sys
 
+import altair as alt
 import numpy as np
 import pytest
 from hypothesis import given
@@ -46,7 +47,7 @@ FORMULAS = {
 @pytest.mark.parametrize("name", FORMULAS)
 def test_an_expression_is_worth_what_the_numbers_give(name, a, b):
     formula = FORMULAS[name]
-    symbolic = formula(expressions.parameter("a", 1), expressions.parameter("b", 1))
+    symbolic = formula(expressions.parameter("a"), expressions.parameter("b"))
     assert math.isclose(expressions.evaluate(symbolic, {"a": a, "b": b}), formula(a, b), rel_tol=1e-12)
 
 
@@ -73,16 +74,45 @@ def test_numbers_need_neither_altair_nor_numpy():
 
 
 def test_what_figures_cannot_say_is_named():
-    parameter = expressions.parameter("a", 1)
+    parameter = alt.param(name="a", value=1)
     with pytest.raises(ValueError, match="write it with visualizers"):
         expressions.evaluate(parameter.bytes, {"a": 1})
+    with pytest.raises(AttributeError):
+        _ = expressions.parameter("a").bytes
+
+
+def test_a_parameter_of_altair_gives_the_same():
+    a = alt.param(name="a", value=1)
+    assert expressions.text(FORMULAS["operators"](a, 2)) == expressions.text(
+        FORMULAS["operators"](expressions.parameter("a"), 2)
+    )
 
 
 def test_the_text_is_the_browsers():
-    a, b = expressions.parameter("a", 1), expressions.parameter("b", 1)
+    a, b = expressions.parameter("a"), expressions.parameter("b")
     assert expressions.text(a) == "a"
-    assert expressions.text(ceildiv(a, 16) * 2**b) == "(ceil((a / 16)) * pow(2,b))"
-    assert expressions.text(where(a <= b, "fits", "does not")) == "if((a <= b),'fits','does not')"
+    assert expressions.text(ceildiv(a, 16) * 2**b) == "(ceil((a/16))*pow(2,b))"
+    assert expressions.text(where(a <= b, "fits", "doesn't")) == r"if((a<=b),'fits','doesn\'t')"
+    assert expressions.text(-(a * 8e12) + 2.5e-7) == "((-(a*8e12))+2.5e-07)"
+
+
+def test_sums_with_nothing_and_products_with_one_are_left_out():
+    a = expressions.parameter("a")
+    assert expressions.text(0 + (1 * a + 0) / 1 - 0) == "a"
+    assert expressions.text(1 - (0 - a)) == "(1-(0-a))"
+    assert expressions.text(1 / a + (a - 1) * 0) == "((1/a)+((a-1)*0))"
+
+
+def test_equal_parts_are_one_node_and_named_where_they_are_used_twice():
+    a, b = expressions.parameter("a"), expressions.parameter("b")
+    graph = expressions.Graph()
+    roots = [graph.add(sqrt(a * b + 17) + 1), graph.add(sqrt(a * b + 17) + 2), graph.add(a * b + 17)]
+    shared = graph.shared(roots)
+    assert [graph.text(n) for n in shared] == ["((a*b)+17)", "sqrt(((a*b)+17))"]
+    names = {n: f"_{i}" for i, n in enumerate(shared)}
+    assert [graph.text(n, names) for n in shared] == ["((a*b)+17)", "sqrt(_0)"]
+    assert [names.get(n) or graph.text(n, names) for n in roots] == ["(_1+1)", "(_1+2)", "_0"]
+    assert [graph.function(n)({"a": 2, "b": 4}) for n in roots] == [6, 7, 25]
 
 
 def test_every_function_is_offered():

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from example_figure import VISUALIZER
 
-from visualizers import charts
+from visualizers import charts, expressions
 from visualizers.arithmetic import maximum
 from visualizers.cells import CellError
 from visualizers.contract import Column, Data, InputError, Number, Table, Visualizer
@@ -59,7 +59,8 @@ def test_the_grid_has_a_state_for_each_combination_the_last_input_turning_fastes
     snapshot = Snapshot(VISUALIZER)
     seen = [(s.state.inputs["model"], s.state.inputs["block"]) for s in snapshot.states]
     assert seen == [(m, b) for m in ("small", "large") for b in (1, 16, 256)]
-    assert snapshot.states[0].state.data.values["used_bytes"] == {"expr": "(((context * batch) * 16) * 1024)"}
+    used = snapshot.states[0].state.data.values["used_bytes"]
+    assert expressions.text(used) == "(((context*batch)*16)*1024)"
     assert snapshot.states[0].state.data.values["words"] == 5
 
 
