@@ -1,0 +1,339 @@
+"""What temperature, top-k, top-p and min-p leave of the bundled model's real next-token distribution.
+
+The order is the engine's (`minillm.core.sampling`): temperature, top-k, normalize, top-p, min-p,
+normalize. Each cut keeps a head of the ranked tokens, so a number of kept tokens says all about it.
+"""
+
+from __future__ import annotations
+
+import datetime
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from typing import Any
+
+import altair as alt
+import numpy as np
+from numpy.typing import NDArray
+
+from minillm import hub
+from minillm.backends.numpy_backend import NumpyBackend
+from minillm.backends.plans import Chunk, plan_of
+from minillm.models.load import load_model
+from minillm.models.tokenizer import Tokenizer
+from visualizers.charts import colour_scale, rows
+from visualizers.contract import Column, Data, Number, Table, Text, Visualizer
+from visualizers.palette import colour
+
+MODEL = "tiny"
+PROMPT = "In the year"
+MAX_CHARACTERS = 250  # at most 1,000 bytes and so as many tokens: the model takes 1,024
+SHOWN = 10  # tokens with a bar of their own; the others share one
+BLOCK_SIZE = 16
+BEFORE, AFTER = "the model's own", "what is drawn from"
+KEPT = "kept"
+CUTS = ("cut by top-k", "cut by top-p", "cut by min-p")
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Logits:
+    """A prompt's next-token logits, ranked by (logit falling, id rising)."""
+
+    texts: tuple[str, ...]  # of the first SHOWN tokens
+    ranked: Floats
+    prompt_tokens: int
+
+    def probabilities(self, temperature: float) -> Floats:
+        """The ranked probabilities at a temperature; at 0 all is on the first."""
+        if temperature == 0:
+            return np.concatenate(([1.0], np.zeros(len(self.ranked) - 1)))
+        weights: Floats = np.exp((self.ranked - self.ranked[0]) / temperature)
+        result: Floats = weights / weights.sum()
+        return result
+
+
+@dataclass(frozen=True)
+class Model:
+    """The bundled model on the NumPy backend, with room for the longest prompt."""
+
+    backend: NumpyBackend
+    tokenizer: Tokenizer
+    num_blocks: int
+
+
+@cache
+def model() -> Model:
+    """Loaded once in a process."""
+    loaded = load_model(hub.BUNDLED / MODEL)
+    num_blocks = -(-4 * MAX_CHARACTERS // BLOCK_SIZE)
+    backend = NumpyBackend(loaded)
+    backend.load(block_size=BLOCK_SIZE, num_blocks=num_blocks + 1)
+    return Model(backend, loaded.tokenizer(), num_blocks)
+
+
+@lru_cache(maxsize=32)
+def logits_after(prompt: str) -> Logits:
+    """One prefill of ``prompt`` on the engine."""
+    found = model()
+    ids = found.tokenizer.encode(prompt)
+    blocks = list(range(1, found.num_blocks + 1))
+    logits = found.backend.logits(plan_of([Chunk(ids, blocks)], BLOCK_SIZE))[0].astype(np.float64)
+    order = np.argsort(-logits, kind="stable")
+    texts = [_visible(found.tokenizer.token_bytes(int(i))) for i in order[:SHOWN]]
+    # Parts of characters look alike: two rows of one name would be drawn as one.
+    names = tuple(f"{t} ({i})" if texts.count(t) > 1 else t for t, i in zip(texts, order[:SHOWN], strict=True))
+    return Logits(names, logits[order], len(ids))
+
+
+def _visible(raw: bytes) -> str:
+    """A token as a label: spaces, line ends and broken characters can be seen."""
+    text = raw.decode("utf-8", "replace")
+    return text.replace(" ", "·").replace("\n", "⏎").replace("\t", "⇥")
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How many of the ranked tokens are left after each step, and the final probabilities of those."""
+
+    after_top_k: int
+    after_top_p: int
+    after_min_p: int
+    final: Floats  # of the tokens that are left
+
+
+def cut(probabilities: Floats, top_k: int, top_p: float, min_p: float) -> Cut:
+    """The engine's transforms on ranked probabilities."""
+    # A weight that underflows to 0 is no candidate, whatever the cuts.
+    possible = int(np.count_nonzero(probabilities))
+    first = min(top_k or possible, possible)
+    normalized = probabilities[:first] / probabilities[:first].sum()
+    second = first
+    if top_p < 1:
+        # The token that reaches top_p is kept; rounding may keep the whole sum under it.
+        second = min(int(np.searchsorted(np.cumsum(normalized), top_p, side="left")) + 1, first)
+    third = int(np.count_nonzero(normalized[:second] >= min_p * normalized[0]))
+    kept = normalized[:third]
+    return Cut(first, second, third, kept / kept.sum())
+
+
+def entropy_bits(probabilities: Floats) -> float:
+    """Shannon's entropy: 0 for a sure token, log2(n) for n tokens that are alike."""
+    positive = probabilities[probabilities > 0]
+    return abs(float(-(positive * np.log2(positive)).sum()))  # not -0.0
+
+
+def compute(inputs: Mapping[str, Any]) -> Data:
+    """The distribution after the prompt, before and after the transforms."""
+    found = logits_after(inputs["prompt"])
+    own = found.probabilities(1.0)
+    scaled = found.probabilities(inputs["temperature"])
+    left = cut(scaled, int(inputs["top_k"]), inputs["top_p"], inputs["min_p"])
+    final = np.zeros(len(own))
+    final[: left.after_min_p] = left.final
+    ends = (left.after_min_p, left.after_top_p, left.after_top_k, len(scaled))
+    reached = [0.0, *(_rounded(scaled[:end].sum()) for end in ends[:3]), 1.0]
+    parts = (KEPT, *reversed(CUTS))
+    tokens = [
+        {"rank": i + 1, "token": text, "before": _rounded(own[i]), "after": _rounded(final[i])}
+        for i, text in enumerate(found.texts)
+    ]
+    others = len(own) - SHOWN
+    tokens.append(
+        {
+            "rank": SHOWN + 1,
+            "token": f"{others:,} others",
+            "before": _rounded(own[SHOWN:].sum()),
+            "after": _rounded(final[SHOWN:].sum()),
+        }
+    )
+    return Data(
+        values={
+            "prompt_text": inputs["prompt"],
+            "prompt_tokens": found.prompt_tokens,
+            "vocabulary": len(own),
+            "after_top_k": left.after_top_k,
+            "after_top_p": left.after_top_p,
+            "candidates": left.after_min_p,
+            "kept_mass": reached[1],
+            "top_token": found.texts[0],
+            "top_probability_before": _rounded(own[0]),
+            "top_probability": _rounded(left.final[0]),
+            "entropy_before_bits": _rounded(entropy_bits(own)),
+            "entropy_bits": _rounded(entropy_bits(left.final)),
+        },
+        rows={
+            "tokens": tokens,
+            "mass": [
+                {"part": part, "from": reached[i], "to": reached[i + 1]}
+                for i, part in enumerate(parts)
+                if reached[i + 1] > reached[i]
+            ],
+        },
+    )
+
+
+def _rounded(x: float) -> float:
+    """Six digits: what a figure of thousands of states needs of a probability."""
+    return float(f"{x:.6g}")
+
+
+def figure(data: Data) -> dict[str, Any]:
+    """Where the probability goes, and each token's share before and after."""
+    return _chart()
+
+
+@cache
+def _chart() -> dict[str, Any]:
+    """The chart, which is the same in every state: built once."""
+    names = {KEPT: "decode", CUTS[2]: "series-4", CUTS[1]: "series-2", CUTS[0]: "series-7"}
+    share = alt.Scale(domain=[0, 1], nice=False)
+    mass = (
+        alt.Chart(rows("mass"), height=22, title="Probability at this temperature")
+        .mark_rect()
+        .encode(
+            x=alt.X("from:Q", scale=share, axis=None),
+            x2="to:Q",
+            color=alt.Color("part:N", scale=colour_scale(names), legend=alt.Legend(offset=6)),
+        )
+    )
+    order = alt.Y("token:N", sort=alt.EncodingSortField("rank", op="min"), axis=alt.Axis(title=None, labelLimit=110))
+
+    def x(field: str) -> alt.X:
+        return alt.X(f"{field}:Q", scale=share, axis=alt.Axis(format=".0%", title=None))
+
+    base = alt.Chart(rows("tokens"), height=alt.Step(26))
+    before = base.mark_bar(height={"band": 0.86}, color=colour("free"), opacity=0.35).encode(x=x("before"), y=order)
+    after = base.mark_bar(height={"band": 0.46}, color=colour("decode")).encode(x=x("after"), y=order)
+    labels = (
+        base.transform_calculate(
+            edge="max(datum.before, datum.after)",
+            share="datum.after > 0 ? format(datum.after, datum.after < 0.0995 ? '.1%' : '.0%') : 'cut'",
+        )
+        .mark_text(align="left", dx=5, fontSize=11)
+        .encode(
+            x=x("edge"),
+            y=order,
+            text="share:N",
+            color=alt.condition("datum.after > 0", alt.value(colour("text")), alt.value(colour("muted"))),
+        )
+    )
+    bars = alt.layer(before, after, labels, title="Next token: pale before, strong after (· is a space)")
+    found: dict[str, Any] = alt.vconcat(mass, bars, spacing=18).to_dict()
+    return found
+
+
+def table(data: Data) -> Table:
+    """The first tokens, and all others together."""
+    return Table(
+        (
+            Column("rank", "Rank", "", "int"),
+            Column("token", "Token"),
+            Column("before", BEFORE.capitalize(), "", "percent1"),
+            Column("after", AFTER.capitalize(), "", "percent1"),
+        ),
+        data.rows["tokens"],
+    )
+
+
+def sentence(data: Data) -> str:
+    """How far each step cuts, and what that does to the distribution."""
+    return (
+        "After “{prompt_text}” the model gives “{top_token}” {top_probability_before|percent1}. Of {vocabulary|int} "
+        "tokens {after_top_k|int} are left after top-k, {after_top_p|int} after top-p and {candidates|int} after "
+        "min-p: they hold {kept_mass|percent1} of the probability at this temperature. “{top_token}” is then drawn "
+        "with {top_probability|percent1}, and the entropy goes from {entropy_before_bits|fixed2} to "
+        "{entropy_bits|fixed2} bits."
+    )
+
+
+def provenance() -> str:
+    """Whose logits these are."""
+    return (
+        f"One prefill of the model {MODEL} on the NumPy backend in float32; {platform.machine()}, "
+        f"Python {platform.python_version()}, NumPy {np.__version__}, {datetime.date.today()}."
+    )
+
+
+VISUALIZER = Visualizer(
+    name="sampling",
+    title="From logits to candidates",
+    badge="run",
+    chapters=("1.7",),
+    summary="The model's real next-token probabilities, and what temperature, top-k, top-p and min-p leave of them.",
+    formula=(
+        "p = softmax(logits / temperature); keep the top_k most likely; normalize; keep the shortest head that "
+        "reaches top_p; keep p >= min_p * highest p; normalize"
+    ),
+    inputs=(
+        Text("prompt", "Prompt", PROMPT, MAX_CHARACTERS, "What the model goes on from; run live to change it."),
+        Number(
+            "temperature",
+            "Temperature",
+            "",
+            1.0,
+            0.0,
+            2.0,
+            "Divides the logits: below 1 sharper, above 1 flatter, 0 is greedy.",
+            step=0.1,
+            integer=False,
+            instant="grid",
+        ),
+        Number(
+            "top_k",
+            "Top-k",
+            "tokens",
+            0,
+            0,
+            40,
+            "Keep the k most likely; 0 keeps all.",
+            instant="grid",
+            stops=(0, 1, 3, 10, 40),
+        ),
+        Number(
+            "top_p",
+            "Top-p",
+            "",
+            0.9,
+            0.1,
+            1.0,
+            "Keep the shortest head that reaches this probability; 1 keeps all.",
+            integer=False,
+            instant="grid",
+            stops=(0.1, 0.5, 0.8, 0.9, 0.95, 1.0),
+        ),
+        Number(
+            "min_p",
+            "Min-p",
+            "",
+            0.0,
+            0.0,
+            0.3,
+            "Keep tokens with at least this share of the highest probability; 0 keeps all.",
+            integer=False,
+            instant="grid",
+            stops=(0.0, 0.02, 0.1, 0.3),
+        ),
+    ),
+    units={
+        "prompt_text": "",
+        "prompt_tokens": "tokens",
+        "vocabulary": "tokens",
+        "after_top_k": "tokens",
+        "after_top_p": "tokens",
+        "candidates": "tokens",
+        "kept_mass": "",
+        "top_token": "",
+        "top_probability_before": "",
+        "top_probability": "",
+        "entropy_before_bits": "bits",
+        "entropy_bits": "bits",
+    },
+    compute=compute,
+    figure=figure,
+    table=table,
+    sentence=sentence,
+    provenance=provenance,
+    source=("minillm.core.sampling", "minillm.ops.numpy_ops", "minillm.models.decoder"),
+)
