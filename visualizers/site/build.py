@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +27,8 @@ from visualizers.site.resolve import Marks, resolve
 from visualizers.site.values import Namespace
 
 PALETTE = "assets/css/palette.css"
+
+TOLD_S = 0.5  # a figure that took longer is told of
 
 Say = Callable[[str], None]
 
@@ -125,7 +128,8 @@ class Builder:
 
     def build(self, out: Path, notebooks: Path | None = None) -> Content:
         """The whole site at ``out``, swapped in when complete; ``notebooks``, a folder, goes to ``notebooks/``."""
-        content = self._compose()
+        content = self._compose()  # first: what is wrong with a text shows within seconds
+        self._compute_figures()
         with swapped(out) as staging:
             self._generate(content, partial=False)
             self.say(f"pages: {len(content.documents)} rendered by {self.generator.name}")
@@ -158,6 +162,16 @@ class Builder:
         self._write_texts(content, out)
         self._last = content
         return tuple(content.facts[path].url for path in changed)
+
+    def _compute_figures(self) -> None:
+        """All states of all figures, which is most of a first build's time and kept for the next."""
+        names = self.figures.names()
+        for position, name in enumerate(names, start=1):
+            started = time.monotonic()
+            self.figures.payload(name)
+            taken = time.monotonic() - started
+            if taken >= TOLD_S:
+                self.say(f"figures: {position} of {len(names)}, {name}, {taken:.0f} s")
 
     def _compose(self) -> Content:
         return compose(load(self.root, site_url=self.site_url), self.figures, self.namespace)
