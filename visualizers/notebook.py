@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import json
+import shutil
 import sys
 from collections.abc import Callable, Mapping
 from html import escape
@@ -156,11 +157,13 @@ def backends() -> dict[str, tuple[str, str]]:
     """What can run the engine here: the name that a reader chooses by, to backend and device."""
     found = {"NumPy": ("numpy", "cpu")}
     if importlib.util.find_spec("torch"):
-        import torch
-
         found["PyTorch, CPU"] = ("torch", "cpu")
-        if torch.cuda.is_available():
-            found[f"PyTorch, {torch.cuda.get_device_name()}"] = ("torch", "cuda")
+        # Importing torch takes seconds: only where there is something to find.
+        if shutil.which("nvidia-smi"):
+            import torch
+
+            if torch.cuda.is_available():
+                found[f"PyTorch, {torch.cuda.get_device_name()}"] = ("torch", "cuda")
     return found
 
 

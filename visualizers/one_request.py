@@ -38,7 +38,7 @@ class Moment:
 class Stopwatch:
     """The engine's clock here: it stands still between two pieces of work, so that no drawing counts as waiting."""
 
-    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(self, clock: Callable[[], float]) -> None:
         self._clock, self._before_s, self._since_s = clock, 0.0, clock()
         self._runs = False
 
@@ -64,6 +64,7 @@ class Run:
         temperature: float = TEMPERATURE,
         backend: str = "numpy",
         device: str = "cpu",
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         config = EngineConfig(block_size=block_size, num_blocks=POOL_TOKENS // block_size + 1)
         self.block_size = block_size
@@ -71,7 +72,7 @@ class Run:
         self._ids = self._llm.encode(prompt)
         self._params = SamplingParams(max_tokens=max_tokens, temperature=temperature, seed=SEED)
         _warm_up(self._llm)
-        self._llm.engine.clock = self._watch = Stopwatch()
+        self._llm.engine.clock = self._watch = Stopwatch(clock)
         self._request: Request | None = None
         self._moments: list[Moment] = []
 

@@ -34,6 +34,7 @@ export class Frame {
   #panel;
   #iframe = null;
   #ready = false;
+  #seen = false;
   #stop = new AbortController();
   #watch = 0;
   #observer = null;
@@ -180,6 +181,7 @@ export class Frame {
     const answered = app.querySelector(".output-area :is(marimo-ui-element, marimo-mime-renderer, .marimo-error, span)");
     if (answered) {
       this.#ready = true;
+      this.#fit(app);
       clearInterval(this.#watch);
       this.#iframe.inert = false;
       this.#part("progress").hidden = true;
@@ -208,7 +210,13 @@ export class Frame {
     if (!this.#iframe) return;
     const height = Math.ceil(app.scrollHeight);
     // A figure that redraws is empty for a moment: the page below must not jump.
-    if (height > this.#iframe.clientHeight || height < this.#iframe.clientHeight - 160) this.#iframe.style.height = `${height}px`;
+    const now = this.#iframe.clientHeight;
+    if (height <= now && height >= now - 160) return;
+    this.#iframe.style.height = `${height}px`;
+    if (this.#ready && !this.#seen) {
+      this.#seen = true; // once: from then on the reader scrolls
+      this.#panel.scrollIntoView({ block: "nearest" });
+    }
   }
 
   /** The frame in the page's theme. */
