@@ -136,3 +136,8 @@ def test_block_numbers_in_words() -> None:
     assert numbered([2, 1]) == "blocks 1 and 2"
     assert numbered([8, 1, 7]) == "blocks 1, 7 and 8"
     assert numbered([9, 1, 2, 3, 7, 8]) == "blocks 1 to 3 and 7 to 9"
+
+
+def test_the_bundled_model_tells_the_same_story_as_the_hash_model() -> None:
+    """Blocks follow lengths and prompts, not what is sampled: the figure's run is the one tested above."""
+    assert block_moments.run(4, True) == hashed(4, True)
