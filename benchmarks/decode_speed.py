@@ -1,6 +1,6 @@
 """Decode speed of the numeric backends, as a share of the memory bandwidth measured in the same run.
 
-    python benchmarks/decode_speed.py [--models tiny smollm2] [--backends numpy torch] [--batches 1 8]
+    python benchmarks/decode_speed.py [--models tiny smollm2] [--backends numpy torch] [--batches 1 8] [--record FILE]
 
 What is measured: steps that decode one token for each of ``--batch`` sequences, driven without the
 engine, so that scheduling is not in it. Each variant runs in a fresh process, in an order that
@@ -11,14 +11,18 @@ sequences share no prefix. MBU = (weights + K/V read) a step / step time / bandw
 How it could lie: a model smaller than the last-level cache reads no memory at all, so its MBU may
 pass 1 and says little (compare ``bytes_per_step`` with ``last_level_cache_mib``); other programs on
 the machine slow whichever variant they meet, hence the spread. The last line of stdout is JSON.
+``--record visualizers/decode_ceiling.json`` writes it, with the date, where the figure of that name reads it;
+there belong models that no cache holds.
 """
 
 from __future__ import annotations
 
 import argparse
+import datetime
 import json
 import os
 import platform
+import shlex
 import statistics
 import subprocess
 import sys
@@ -118,6 +122,14 @@ def best_of(rounds: list[dict[str, Any]]) -> dict[str, Any]:
     return {**ordered[len(ordered) // 2], "tokens_per_s_rounds": [r["tokens_per_s"] for r in ordered]}
 
 
+def cpu_name() -> str:
+    """What the processor calls itself."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.is_file() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
 def last_level_cache_mib() -> float | None:
     sizes = [p.read_text().strip() for p in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")]
     return max((int(s[:-1]) / 1024 for s in sizes if s.endswith("K")), default=None)
@@ -130,6 +142,7 @@ def main() -> None:
     parser.add_argument("--batches", nargs="+", type=int, default=[1, 8])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=48)
+    parser.add_argument("--record", type=Path, help="file to write the results to, with date and command")
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
     for name, kind in (("model", str), ("backend", str), ("dtype", str), ("batch", int)):
         parser.add_argument(f"--{name}", type=kind, help=argparse.SUPPRESS)
@@ -157,14 +170,19 @@ def main() -> None:
             f"{r['bandwidth_gb_per_s']:9.1f} {r['mbu']:5.2f}"
         )
     machine = {
-        "cpu": platform.processor() or platform.machine(),
+        "cpu": cpu_name(),
         "cores": os.cpu_count(),
         "last_level_cache_mib": last_level_cache_mib(),
         "load_average": os.getloadavg()[0],
         "numpy": np.__version__,
         "python": platform.python_version(),
     }
-    print(json.dumps({"machine": machine, "prompt_tokens": PROMPT_TOKENS, "results": rows}))
+    found = {"machine": machine, "prompt_tokens": PROMPT_TOKENS, "results": rows}
+    if options.record:
+        command = shlex.join(["python", "benchmarks/decode_speed.py", *sys.argv[1:]])
+        today = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
+        options.record.write_text(json.dumps({"command": command, "date": today, **found}, indent=2) + "\n")
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":

@@ -247,7 +247,8 @@ def provenance() -> str:
     )
     return (
         f"Lines are computed from data sheets. Measured points: minillm on {machine['cores']} cores of an "
-        f"{record['cpu']} on {record['date']}: {points}, measured in the same run. Repeat it: {record['command']}"
+        f"{machine['cpu']} (load average {machine['load_average']:.1f}) on {record['date']}: {points}, measured in the "
+        f"same run. Repeat it: {record['command']}"
     )
 
 

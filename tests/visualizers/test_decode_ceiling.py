@@ -118,7 +118,7 @@ def test_measured_points() -> None:
     provenance = VISUALIZER.provenance
     assert provenance is not None
     assert record["date"] in provenance()
-    assert record["cpu"] in provenance()
+    assert record["machine"]["cpu"] in provenance()
 
 
 def test_lines_keep_their_slope_on_the_plane(snapshot: Snapshot) -> None:
