@@ -109,7 +109,7 @@ def race() -> Race:
     return Race()
 
 
-def step_flops(spec: ModelSpec, new_tokens: int, cached_tokens: int) -> float:
+def step_flops(spec: ModelSpec, new_tokens: int, cached_tokens: int) -> int:
     """FLOPs of a step that samples one row, as our decoder does it.
 
     After the last layer's attention only that row goes on, so its output projection and MLP, and the
@@ -118,11 +118,12 @@ def step_flops(spec: ModelSpec, new_tokens: int, cached_tokens: int) -> float:
     qkv = spec.hidden * (spec.q_size + 2 * spec.kv_size)
     rest = spec.hidden * spec.q_size + 3 * spec.hidden * spec.intermediate
     pairs = attention_pairs(new_tokens, cached_tokens)
-    return float(
+    flops: float = (
         linear_flops(spec.layers * qkv + (spec.layers - 1) * rest, new_tokens)
         + linear_flops(rest + spec.vocab_size * spec.hidden, 1)
         + spec.layers * attention_flops(pairs, spec.heads, spec.head_dim)
     )
+    return round(flops)
 
 
 def totals(laps: list[Lap], side: str) -> list[float]:

@@ -18,6 +18,7 @@ from minillm.models.load import LoadedModel
 from minillm.models.rope import angles, inverse_frequencies
 from minillm.ops import numpy_ops
 from minillm.ops.base import Batch
+from minillm.ops.paging import reads_of
 
 Array = NDArray[Any]
 
@@ -72,7 +73,8 @@ class NumpyBackend:
                 max_model_len=self._max_model_len,
             )
         self._block_size, self._num_blocks = block_size, num_blocks
-        shape = (num_blocks * block_size, self.spec.kv_heads, self.spec.head_dim)
+        # One slot more than the blocks have: padding of gathered keys reads it, nothing writes it.
+        shape = (num_blocks * block_size + 1, self.spec.kv_heads, self.spec.head_dim)
         # zeros() maps pages that cost nothing until they are written, so a large pool is free at first.
         self._caches = [(np.zeros(shape, self._dtype), np.zeros(shape, self._dtype)) for _ in range(self.spec.layers)]
         if self._poison:
@@ -116,7 +118,7 @@ class NumpyBackend:
             slots=arrays.slots,
             cos=np.cos(turn).astype(self._dtype),
             sin=np.sin(turn).astype(self._dtype),
-            attention=numpy_ops.attention_index(plan),
+            reads=reads_of(plan, self._num_blocks * self._block_size),
             sample_tokens=arrays.sample_tokens,
         )
         logits: Array = self._decoder.forward(batch, self._caches)

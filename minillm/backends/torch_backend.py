@@ -19,6 +19,7 @@ from minillm.models.load import LoadedModel
 from minillm.models.rope import angles, inverse_frequencies
 from minillm.ops import torch_ops
 from minillm.ops.base import Batch
+from minillm.ops.paging import reads_of
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
 _CUDA_SHARE = 0.85  # of what is free once the weights are there; a step's activations need the rest
@@ -117,7 +118,7 @@ class TorchBackend:
             slots=self._to_device(arrays.slots),
             cos=self._to_device(np.cos(turn)).to(turn_dtype),
             sin=self._to_device(np.sin(turn)).to(turn_dtype),
-            attention=torch_ops.attention_index(plan, self.device, num_slots),
+            reads=torch_ops.to_device(reads_of(plan, num_slots), self.device),
             sample_tokens=self._to_device(arrays.sample_tokens),
         )
         logits: Tensor = self._decoder.forward(batch, self._caches)

@@ -24,8 +24,7 @@ class Layer:
     attention_norm: Array
     qkv: Array
     qkv_bias: Array | None
-    q_norm: Array | None
-    k_norm: Array | None
+    qk_norm: Array | None  # [H + K, D], a row for each head of Q and of K
     output: Array
     output_bias: Array | None
     post_attention_norm: Array | None
@@ -64,12 +63,15 @@ def build_parameters(
         def norm(name: str) -> Array:
             return vector(weights.read(f"layers.{i}.{name}") + np.float32(spec.norm_offset))
 
+        def head_norms() -> Array:
+            names = ["q_norm"] * spec.heads + ["k_norm"] * spec.kv_heads
+            return vector(np.stack([weights.read(f"layers.{i}.{name}") for name in names]))
+
         return Layer(
             attention_norm=norm("attention_norm"),
             qkv=joined("q", "k", "v"),
             qkv_bias=joined("q_bias", "k_bias", "v_bias") if spec.qkv_bias else None,
-            q_norm=norm("q_norm") if spec.qk_norm else None,
-            k_norm=norm("k_norm") if spec.qk_norm else None,
+            qk_norm=head_norms() if spec.qk_norm else None,
             output=joined("output"),
             output_bias=joined("output_bias") if spec.output_bias else None,
             post_attention_norm=norm("post_attention_norm") if spec.post_norms else None,
@@ -127,11 +129,9 @@ class Decoder:
         """``[T, H * D]`` before the output projection."""
         spec, ops = self.spec, self.ops
         qkv = ops.linear(x, layer.qkv, layer.qkv_bias).reshape(len(x), -1, spec.head_dim)
-        q = qkv[:, : spec.heads]
-        k = qkv[:, spec.heads : spec.heads + spec.kv_heads]
-        v = qkv[:, spec.heads + spec.kv_heads :]
-        if layer.q_norm is not None and layer.k_norm is not None:
-            q = ops.rms_norm(q, layer.q_norm, spec.norm_eps)
-            k = ops.rms_norm(k, layer.k_norm, spec.norm_eps)
-        q = ops.rope_and_store_kv(q, k, v, batch, *cache)
+        rotated = spec.heads + spec.kv_heads
+        qk, v = qkv[:, :rotated], qkv[:, rotated:]
+        if layer.qk_norm is not None:
+            qk = ops.rms_norm(qk, layer.qk_norm, spec.norm_eps)
+        q = ops.rope_and_store_kv(qk, v, batch, *cache)
         return ops.attention(q, *cache, batch, layer.attention)

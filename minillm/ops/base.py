@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from minillm.core.sampling import SamplingParams
 from minillm.models.spec import Activation
+from minillm.ops.paging import Reads
 
 Array = Any
 
@@ -33,7 +34,7 @@ class Batch:
     slots: Array  # [T], where each token's K/V goes
     cos: Array  # [T, 1, D / 2], of the rotary angle of each token's position
     sin: Array
-    attention: Any  # the library's own index of which slots each query reads
+    reads: Reads  # which slots each query reads
     sample_tokens: Array  # [S], flat tokens whose logits are wanted
 
 
@@ -44,7 +45,7 @@ class Ops(Protocol):
         """Rows of ``table [V, hidden]`` for ``token_ids [T]``."""
 
     def rms_norm(self, x: Array, weight: Array, eps: float) -> Array:
-        """``x * weight / sqrt(mean(x * x) + eps)`` over the last dimension."""
+        """``x * weight / sqrt(mean(x * x) + eps)`` over the last dimension; ``weight`` broadcasts over x."""
 
     def add_rms_norm(self, x: Array, residual: Array, weight: Array, eps: float) -> tuple[Array, Array]:
         """(the norm of ``x + residual``, the sum): one operator, so that a kernel can fuse the two."""
@@ -52,9 +53,9 @@ class Ops(Protocol):
     def linear(self, x: Array, weight: Array, bias: Array | None) -> Array:
         """``x [T, in]`` by ``weight [out, in]``: one contiguous read of the weight."""
 
-    def rope_and_store_kv(self, q: Array, k: Array, v: Array, batch: Batch, k_cache: Array, v_cache: Array) -> Array:
-        """Rotates ``q [T, H, D]`` and ``k [T, K, D]`` by halves, writes k and v to the caches
-        ``[slots, K, D]`` at ``batch.slots``, returns the rotated q."""
+    def rope_and_store_kv(self, qk: Array, v: Array, batch: Batch, k_cache: Array, v_cache: Array) -> Array:
+        """Rotates ``qk [T, H + K, D]`` by halves, writes its last K heads and ``v [T, K, D]`` to the caches
+        ``[slots, K, D]`` at ``batch.slots``, returns the first H heads, which are the queries."""
 
     def attention(self, q: Array, k_cache: Array, v_cache: Array, batch: Batch, attention: AttentionSpec) -> Array:
         """``[T, H * D]``: every query over the cached keys of its request at or before its position.

@@ -8,21 +8,19 @@ from __future__ import annotations
 
 import math
 import sys
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from minillm.core.plan import StepPlan
 from minillm.models.spec import Activation
 from minillm.ops.base import AttentionSpec, Batch
 from minillm.ops.numpy_sampling import sample
+from minillm.ops.paging import Chunk, Decodes
 
 __all__ = [
     "add_rms_norm",
     "attention",
-    "attention_index",
     "embed",
     "linear",
     "rms_norm",
@@ -66,10 +64,12 @@ def linear(x: Array, weight: Array, bias: Array | None) -> Array:
     return out if bias is None else out + bias
 
 
-def rope_and_store_kv(q: Array, k: Array, v: Array, batch: Batch, k_cache: Array, v_cache: Array) -> Array:
-    k_cache[batch.slots] = _rotate(k, batch.cos, batch.sin)
+def rope_and_store_kv(qk: Array, v: Array, batch: Batch, k_cache: Array, v_cache: Array) -> Array:
+    heads = qk.shape[1] - k_cache.shape[1]
+    rotated = _rotate(qk, batch.cos, batch.sin)
+    k_cache[batch.slots] = rotated[:, heads:]
     v_cache[batch.slots] = v
-    return _rotate(q, batch.cos, batch.sin)
+    return rotated[:, :heads]
 
 
 def _rotate(x: Array, cos: Array, sin: Array) -> Array:
@@ -81,81 +81,73 @@ def _rotate(x: Array, cos: Array, sin: Array) -> Array:
     return out
 
 
-@dataclass(slots=True)
-class Segment:
-    """One request of the batch: its flat tokens ``[start, end)`` and the slots of its ``context`` keys."""
-
-    start: int
-    end: int
-    context: int
-    slots: slice | NDArray[np.int64]  # a slice where the blocks follow each other: reading is a view
-
-
-def attention_index(plan: StepPlan) -> list[Segment]:
-    """Which slots each request reads. Made once a step, used by every layer."""
-    block = plan.block_size
-    segments = []
-    for r, context in enumerate(plan.context_lengths):
-        table = np.asarray(plan.block_tables[r][: -(-context // block)], dtype=np.int64)
-        slots: slice | NDArray[np.int64]
-        if np.array_equal(table, np.arange(table[0], table[0] + len(table))):
-            first = int(table[0]) * block
-            slots = slice(first, first + context)
-        else:
-            slots = (table[:, None] * block + np.arange(block)).ravel()[:context]
-        segments.append(Segment(plan.query_starts[r], plan.query_starts[r + 1], context, slots))
-    return segments
-
-
 def attention(q: Array, k_cache: Array, v_cache: Array, batch: Batch, attention: AttentionSpec) -> Array:
     tokens, heads, head_dim = q.shape
     kv_heads = k_cache.shape[1]
-    # [K, T, H / K, D]: the queries that read one KV head lie together.
-    grouped = (q * attention.scale).reshape(tokens, kv_heads, -1, head_dim).transpose(1, 0, 2, 3)
-    out = np.empty((tokens, kv_heads, heads // kv_heads, head_dim), dtype=q.dtype)
-    for segment in batch.attention:
-        keys, values = k_cache[segment.slots], v_cache[segment.slots]
-        before = segment.context - (segment.end - segment.start)  # position of the first query
-        for start in range(segment.start, segment.end, _QUERY_TILE):
-            end = min(start + _QUERY_TILE, segment.end)
-            first_position = before + start - segment.start
-            last_position = first_position + (end - start) - 1
-            low = 0 if attention.window is None else max(0, first_position - attention.window + 1)
-            visible = slice(low, last_position + 1)
-            out[start:end] = _attend(
-                grouped[:, start:end],
-                keys[visible],
-                values[visible],
-                np.arange(first_position - low, last_position - low + 1),
-                attention,
-            ).transpose(1, 0, 2, 3)
+    # [T, K, H / K, D]: the queries that read one KV head lie together.
+    grouped = (q * attention.scale).reshape(tokens, kv_heads, heads // kv_heads, head_dim)
+    out = np.empty_like(grouped)
+    for decodes in batch.reads.decodes:
+        rows = slice(None) if decodes.tokens is None else decodes.tokens
+        out[rows] = _attend_decodes(grouped[rows], k_cache, v_cache, decodes, attention)
+    for chunk in batch.reads.chunks:
+        _attend_chunk(grouped, k_cache[chunk.slots], v_cache[chunk.slots], chunk, attention, out)
     return out.reshape(tokens, heads * head_dim)
 
 
-def _attend(q: Array, keys: Array, values: Array, positions: Array, attention: AttentionSpec) -> Array:
-    """``q [K, n, G, D]`` over ``keys, values [c, K, D]``; ``positions [n]`` count from the first key."""
-    kv_heads, count, group, head_dim = q.shape
-    context = len(keys)
-    rows = q.reshape(kv_heads, count * group, head_dim)
-    scores = _matmul(rows, keys.transpose(1, 2, 0))
+def _attend_decodes(q: Array, k_cache: Array, v_cache: Array, decodes: Decodes, attention: AttentionSpec) -> Array:
+    """``q [R, K, G, D]``, one query a request, over its padded keys."""
+    shape = (len(q), decodes.width, *k_cache.shape[1:])
+    keys, values = k_cache[decodes.slots].reshape(shape), v_cache[decodes.slots].reshape(shape)
+    hidden = None
+    if decodes.ragged or attention.window is not None:
+        places = np.arange(decodes.width)
+        hidden = places >= decodes.lengths[:, None]
+        if attention.window is not None:
+            hidden |= places < decodes.lengths[:, None] - attention.window
+        hidden = hidden[:, None, None, :]
+    return _softmax_attention(q, keys.transpose(0, 2, 1, 3), values.transpose(0, 2, 1, 3), hidden, attention)
+
+
+def _attend_chunk(q: Array, keys: Array, values: Array, chunk: Chunk, attention: AttentionSpec, out: Array) -> None:
+    """Writes ``out[start:end]`` of one request: some queries at a time, each over the keys they can see."""
+    group, head_dim = q.shape[2:]
+    before = chunk.context - (chunk.end - chunk.start)  # position of the first query
+    for start in range(chunk.start, chunk.end, _QUERY_TILE):
+        end = min(start + _QUERY_TILE, chunk.end)
+        count = end - start
+        first = before + start - chunk.start
+        low = 0 if attention.window is None else max(0, first - attention.window + 1)
+        places = np.arange(low, first + count)
+        positions = np.arange(first, first + count)[:, None]
+        hidden = places > positions
+        if attention.window is not None:
+            hidden |= places <= positions - attention.window
+        rows = q[start:end].transpose(1, 0, 2, 3).reshape(-1, count * group, head_dim)
+        seen = slice(low, first + count)
+        mixed = _softmax_attention(
+            rows,
+            keys[seen].transpose(1, 0, 2),
+            values[seen].transpose(1, 0, 2),
+            hidden.repeat(group, axis=0),
+            attention,
+        )
+        out[start:end] = mixed.reshape(-1, count, group, head_dim).transpose(1, 0, 2, 3)
+
+
+def _softmax_attention(
+    q: Array, keys: Array, values: Array, hidden: NDArray[np.bool_] | None, attention: AttentionSpec
+) -> Array:
+    """``q [..., rows, D]``, scaled already, over ``keys, values [..., c, D]``; not over what is ``hidden``."""
+    scores = _matmul(q, keys.swapaxes(-1, -2))
     if attention.cap is not None:
         scores = soft_cap(scores, attention.cap)
-    hidden = _hidden(positions, context, attention.window)
     if hidden is not None:
-        scores.reshape(kv_heads, count, group, context)[:, hidden[:, None, :].repeat(group, 1)] = -np.inf
+        np.copyto(scores, -np.inf, where=hidden)
     scores -= scores.max(axis=-1, keepdims=True)
     np.exp(scores, out=scores)
     scores /= np.add.reduce(scores, axis=-1, keepdims=True)
-    return _matmul(scores, values.transpose(1, 0, 2)).reshape(kv_heads, count, group, head_dim)
-
-
-def _hidden(positions: Array, context: int, window: int | None) -> NDArray[np.bool_] | None:
-    """``[n, c]``, true where a query may not look; None for a single query, whose keys are all visible."""
-    if len(positions) == 1:
-        return None
-    keys = np.arange(context)
-    after = keys > positions[:, None]
-    return after if window is None else after | (keys <= positions[:, None] - window)
+    return _matmul(scores, values)
 
 
 def swiglu(gate_up: Array, activation: Activation) -> Array:

@@ -6,22 +6,22 @@ computed in float32 where the weights are bfloat16.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from minillm.core.plan import StepPlan
 from minillm.models.spec import Activation
 from minillm.ops.base import AttentionSpec, Batch
+from minillm.ops.paging import Decodes, Reads
 from minillm.ops.torch_sampling import sample
 
 __all__ = [
     "add_rms_norm",
     "attention",
-    "attention_index",
     "embed",
     "linear",
     "rms_norm",
@@ -30,6 +30,7 @@ __all__ = [
     "soft_cap",
     "swiglu",
     "take_rows",
+    "to_device",
 ]
 
 
@@ -39,9 +40,10 @@ def embed(table: Tensor, token_ids: Tensor) -> Tensor:
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     # The weight is float32 where x is bfloat16: multiply before rounding back.
-    if x.dtype == weight.dtype:
-        return F.rms_norm(x, weight.shape, weight, eps)
-    return F.rms_norm(x.to(weight.dtype), weight.shape, weight, eps).to(x.dtype)
+    wide = x.to(weight.dtype)
+    if weight.dim() > 1:  # a weight for each head
+        return (F.rms_norm(wide, wide.shape[-1:], None, eps) * weight).to(x.dtype)
+    return F.rms_norm(wide, weight.shape, weight, eps).to(x.dtype)
 
 
 def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
@@ -53,10 +55,12 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return F.linear(x, weight, bias)
 
 
-def rope_and_store_kv(q: Tensor, k: Tensor, v: Tensor, batch: Batch, k_cache: Tensor, v_cache: Tensor) -> Tensor:
-    k_cache.index_copy_(0, batch.slots, _rotate(k, batch.cos, batch.sin))
+def rope_and_store_kv(qk: Tensor, v: Tensor, batch: Batch, k_cache: Tensor, v_cache: Tensor) -> Tensor:
+    heads = qk.shape[1] - k_cache.shape[1]
+    rotated = _rotate(qk, batch.cos, batch.sin)
+    k_cache.index_copy_(0, batch.slots, rotated[:, heads:])
     v_cache.index_copy_(0, batch.slots, v)
-    return _rotate(q, batch.cos, batch.sin)
+    return rotated[:, :heads]
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -64,97 +68,60 @@ def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(x.dtype)
 
 
-@dataclass(slots=True)
-class Decodes:
-    """All requests with one query: their keys are gathered into one padded array ``[R, C]``."""
+def to_device(reads: Reads, device: torch.device) -> Reads:
+    """The index of `minillm.ops.paging` with tensors for its arrays; slices stay."""
 
-    tokens: Tensor | None  # [R] flat query tokens; None when they are the whole batch in order
-    slots: Tensor  # [R * C], padding points at the slot that is never written
-    lengths: Tensor  # [R]
-    width: int  # C, the longest context
+    def put(values: Any) -> Any:
+        return torch.from_numpy(values).to(device) if isinstance(values, np.ndarray) else values
 
-
-@dataclass(slots=True)
-class Chunk:
-    """One request with several queries: flat tokens ``[start, end)``, its keys' slots ``[context]``."""
-
-    start: int
-    end: int
-    slots: Tensor
-
-
-@dataclass(slots=True)
-class AttentionIndex:
-    decodes: Decodes | None
-    chunks: list[Chunk]
-
-
-def attention_index(plan: StepPlan, device: torch.device, padding_slot: int) -> AttentionIndex:
-    """Which slots each query reads. Made once a step, used by every layer.
-
-    ``padding_slot`` holds zeros: what lies there is multiplied by a weight of 0, and 0 * NaN is NaN.
-    """
-    counts = np.diff(plan.query_starts)
-    single = np.flatnonzero(counts == 1)
-    decodes = _decodes(plan, single, device, padding_slot) if len(single) else None
-    chunks = []
-    for r in np.flatnonzero(counts > 1):
-        slots = _slots(plan, [int(r)], padding_slot)[0]
-        chunks.append(Chunk(plan.query_starts[r], plan.query_starts[r + 1], torch.from_numpy(slots).to(device)))
-    return AttentionIndex(decodes, chunks)
-
-
-def _decodes(plan: StepPlan, rows: np.ndarray, device: torch.device, padding_slot: int) -> Decodes:
-    slots = _slots(plan, rows.tolist(), padding_slot)
-    tokens = None
-    if len(rows) < len(plan.context_lengths):
-        tokens = torch.tensor([plan.query_starts[r] for r in rows], device=device)
-    lengths = torch.tensor([plan.context_lengths[r] for r in rows], device=device)
-    return Decodes(tokens, torch.from_numpy(slots.ravel()).to(device), lengths, slots.shape[1])
-
-
-def _slots(plan: StepPlan, rows: list[int], padding_slot: int) -> np.ndarray:
-    """``[len(rows), longest context]`` int64: the slots of each request's keys in order, then padding."""
-    block = plan.block_size
-    lengths = np.asarray([plan.context_lengths[r] for r in rows])
-    width = int(lengths.max())
-    tables = np.zeros((len(rows), -(-width // block)), dtype=np.int64)
-    for i, r in enumerate(rows):
-        table = plan.block_tables[r][: tables.shape[1]]
-        tables[i, : len(table)] = table
-    slots = (tables[:, :, None] * block + np.arange(block)).reshape(len(rows), -1)[:, :width]
-    return np.where(np.arange(width) < lengths[:, None], slots, padding_slot)
+    decodes = [replace(d, tokens=put(d.tokens), slots=put(d.slots), lengths=put(d.lengths)) for d in reads.decodes]
+    return Reads(decodes, [replace(c, slots=put(c.slots)) for c in reads.chunks])
 
 
 def attention(q: Tensor, k_cache: Tensor, v_cache: Tensor, batch: Batch, attention: AttentionSpec) -> Tensor:
-    index: AttentionIndex = batch.attention
     tokens, heads, head_dim = q.shape
-    if index.decodes is not None and index.decodes.tokens is None:
-        return _attend_decodes(q, k_cache, v_cache, index.decodes, attention).reshape(tokens, heads * head_dim)
+    reads = batch.reads
+    if len(reads.decodes) == 1 and reads.decodes[0].tokens is None:
+        out = _attend_decodes(q, k_cache, v_cache, reads.decodes[0], attention)
+        return out.reshape(tokens, heads * head_dim)
     out = torch.empty_like(q)
-    if index.decodes is not None:
-        rows = index.decodes.tokens
-        out[rows] = _attend_decodes(q[rows], k_cache, v_cache, index.decodes, attention)
-    for chunk in index.chunks:
+    for decodes in reads.decodes:
+        out[decodes.tokens] = _attend_decodes(q[decodes.tokens], k_cache, v_cache, decodes, attention)
+    for chunk in reads.chunks:
         out[chunk.start : chunk.end] = _attend_chunk(
-            q[chunk.start : chunk.end], k_cache[chunk.slots], v_cache[chunk.slots], attention
+            q[chunk.start : chunk.end], _read(k_cache, chunk.slots), _read(v_cache, chunk.slots), attention
         )
     return out.reshape(tokens, heads * head_dim)
+
+
+def _read(cache: Tensor, slots: Tensor | slice) -> Tensor:
+    """``[n, K, D]``: a view for a slice, else a copy."""
+    return cache[slots] if isinstance(slots, slice) else cache.index_select(0, slots.flatten())
 
 
 def _attend_decodes(q: Tensor, k_cache: Tensor, v_cache: Tensor, decodes: Decodes, attention: AttentionSpec) -> Tensor:
     """``q [R, H, D]``, one query a request, over its padded keys."""
     requests, _, head_dim = q.shape
     shape = (requests, decodes.width, -1, head_dim)
-    keys = k_cache.index_select(0, decodes.slots).view(shape).transpose(1, 2)
-    values = v_cache.index_select(0, decodes.slots).view(shape).transpose(1, 2)
-    places = torch.arange(decodes.width, device=q.device)
-    visible = places < decodes.lengths[:, None]
-    if attention.window is not None:
-        visible &= places >= decodes.lengths[:, None] - attention.window
+    keys = _read(k_cache, decodes.slots).view(shape).transpose(1, 2)
+    values = _read(v_cache, decodes.slots).view(shape).transpose(1, 2)
     # The queries of one KV head become rows of one small matrix, so keys are read once for all of them.
-    grouped = q.view(requests, keys.shape[1], -1, head_dim)
-    return _softmax_attention(grouped, keys, values, visible[:, None, None, :], attention).reshape(q.shape)
+    grouped = q.reshape(requests, keys.shape[1], -1, head_dim)
+    return _masked_attention(grouped, keys, values, _visible(decodes, attention.window), attention).reshape(q.shape)
+
+
+def _visible(decodes: Decodes, window: int | None) -> Tensor | None:
+    """``[R, 1, 1, C]``, true where a query may look; None where it may everywhere. Kept for all layers."""
+    if window not in decodes.masks:
+        visible = None
+        if decodes.ragged or window is not None:
+            places = torch.arange(decodes.width, device=decodes.lengths.device)
+            visible = places < decodes.lengths[:, None]
+            if window is not None:
+                visible &= places >= decodes.lengths[:, None] - window
+            visible = visible[:, None, None, :]
+        decodes.masks[window] = visible
+    return decodes.masks[window]
 
 
 def _attend_chunk(q: Tensor, keys: Tensor, values: Tensor, attention: AttentionSpec) -> Tensor:
@@ -173,25 +140,23 @@ def _attend_chunk(q: Tensor, keys: Tensor, values: Tensor, attention: AttentionS
     visible = places <= position
     if attention.window is not None:
         visible &= places > position - attention.window
+    group = queries.shape[1] // keys.shape[1]
+    keys, values = (x.repeat_interleave(group, dim=1) for x in (keys, values))
+    return _masked_attention(queries, keys, values, visible, attention)[0].transpose(0, 1)
+
+
+def _masked_attention(
+    q: Tensor, keys: Tensor, values: Tensor, visible: Tensor | None, attention: AttentionSpec
+) -> Tensor:
+    """Attention over ``[..., rows, D]`` and ``[..., c, D]`` where ``visible``, softmax in at least float32."""
     if attention.cap is None:
-        out = F.scaled_dot_product_attention(
-            queries, keys, values, attn_mask=visible, scale=attention.scale, enable_gqa=True
-        )
-    else:
-        group = queries.shape[1] // keys.shape[1]
-        keys, values = (x.repeat_interleave(group, dim=1) for x in (keys, values))
-        out = _softmax_attention(queries, keys, values, visible, attention)
-    return out[0].transpose(0, 1)
-
-
-def _softmax_attention(q: Tensor, keys: Tensor, values: Tensor, visible: Tensor, attention: AttentionSpec) -> Tensor:
-    """Plain attention over ``[..., rows, D]`` and ``[..., c, D]``, softmax in at least float32."""
+        return F.scaled_dot_product_attention(q, keys, values, attn_mask=visible, scale=attention.scale)
     scores = (q * attention.scale) @ keys.transpose(-1, -2)
     if scores.dtype == torch.bfloat16:
         scores = scores.float()
-    if attention.cap is not None:
-        scores = soft_cap(scores, attention.cap)
-    scores = scores.masked_fill(~visible, float("-inf"))
+    scores = soft_cap(scores, attention.cap)
+    if visible is not None:
+        scores = scores.masked_fill(~visible, float("-inf"))
     return torch.softmax(scores, dim=-1).to(values.dtype) @ values
 
 

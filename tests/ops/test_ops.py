@@ -16,6 +16,7 @@ from minillm.models.rope import angles, inverse_frequencies
 from minillm.models.spec import Rope
 from minillm.ops import numpy_ops, torch_ops
 from minillm.ops.base import AttentionSpec, Batch
+from minillm.ops.paging import reads_of
 
 Array = NDArray[Any]
 CPU = torch.device("cpu")
@@ -58,10 +59,9 @@ class Runner:
         assert found.shape == wanted.shape
         assert np.abs(found - wanted).max() <= self.tolerance * max(1e-9, np.abs(wanted).max())
 
-    def index(self, plan: StepPlan, padding_slot: int) -> Any:
-        if self.is_torch:
-            return torch_ops.attention_index(plan, CPU, padding_slot)
-        return numpy_ops.attention_index(plan)
+    def reads(self, plan: StepPlan, padding_slot: int) -> Any:
+        reads = reads_of(plan, padding_slot)
+        return torch_ops.to_device(reads, CPU) if self.is_torch else reads
 
 
 def normal(*shape: int, seed: int = 0) -> Array:
@@ -124,7 +124,8 @@ def test_rope_rotates_halves_and_stores(runner: str, head_dim: int) -> None:
     turn = angles(inverse_frequencies(Rope(theta=100.0), head_dim), positions)[:, None, :]
     batch = Batch(None, run.put(slots), run.turn(np.cos(turn)), run.turn(np.sin(turn)), None, None)
     k_cache, v_cache = run.put(np.zeros((9, 2, head_dim))), run.put(np.zeros((9, 2, head_dim)))
-    rotated = run.ops.rope_and_store_kv(run.put(q), run.put(k), run.put(v), batch, k_cache, v_cache)
+    qk = run.put(np.concatenate((q, k), axis=1))
+    rotated = run.ops.rope_and_store_kv(qk, run.put(v), batch, k_cache, v_cache)
 
     def rotate(x: Array) -> Array:
         half = head_dim // 2
@@ -199,7 +200,7 @@ def check_attention(run: Runner, plan: StepPlan, heads: int, kv_heads: int, head
     unread = np.setdiff1d(np.arange(slots), list(readable))
     k[unread] = v[unread] = np.nan
     k[padding] = v[padding] = 0
-    batch = Batch(None, None, None, None, run.index(plan, padding), None)
+    batch = Batch(None, None, None, None, run.reads(plan, padding), None)
     run.check(run.ops.attention(run.put(q), run.put(k), run.put(v), batch, spec), wanted)
 
 
