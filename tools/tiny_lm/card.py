@@ -41,8 +41,8 @@ def card(facts: Facts) -> str:
     taught = (
         ""
         if plan.distill_share == 0
-        else f" The loss is {1 - plan.distill_share:.0%} cross-entropy on the text and {plan.distill_share:.0%} KL "
-        "divergence to the distribution of `tiny`."
+        else f" In the last {1 - plan.distill_from:.0%} of the steps, {plan.distill_share:.0%} of the loss is the KL "
+        "divergence to the distribution of `tiny`, the rest cross-entropy on the text."
     )
     accepted = (
         ""

@@ -12,14 +12,15 @@ from .export import export_model
 from .model import DRAFT, TARGET, Llama
 from .train import Plan, load_checkpoint, train
 
-TARGET_PLAN = Plan(TARGET, steps=3600, phases=((0.6, 256), (0.25, 512), (0.15, 1024)), peak_lr=2e-3)
+TARGET_PLAN = Plan(TARGET, steps=3000, phases=((0.6, 256), (0.25, 512), (0.15, 1024)), peak_lr=2e-3)
 DRAFT_PLAN = Plan(
     DRAFT,
-    steps=3000,
+    steps=2500,
     phases=((1.0, 256),),
     peak_lr=5e-3,
     weight_decay=0.01,
     distill_share=0.7,
+    distill_from=0.6,
     log_every=100,
     checkpoint_every=500,
 )

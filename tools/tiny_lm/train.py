@@ -35,7 +35,8 @@ class Plan:
     weight_decay: float = 0.1
     betas: tuple[float, float] = (0.9, 0.97)
     clip_norm: float = 1.0
-    distill_share: float = 0.0  # share of the loss that is KL(teacher || model)
+    distill_share: float = 0.0  # share of the loss that is KL(teacher || model) ...
+    distill_from: float = 0.0  # ... once this share of the steps is done: the teacher costs most of a step
     log_every: int = 50
     checkpoint_every: int = 250
 
@@ -144,7 +145,8 @@ def train(plan: Plan, stream: Tensor, held_out: Tensor, path: Path, seed: int, t
         parts = batch.split(max(1, plan.tokens_per_microbatch // (batch.shape[1] - 1)))
         optimizer.zero_grad(set_to_none=True)
         for part in parts:
-            loss = loss_of(model, part, teacher, plan.distill_share) * (len(part) / len(batch))
+            guide = teacher if step >= plan.distill_from * plan.steps else None
+            loss = loss_of(model, part, guide, plan.distill_share) * (len(part) / len(batch))
             loss.backward()
             running += loss.item() / plan.log_every
         torch.nn.utils.clip_grad_norm_(model.parameters(), plan.clip_norm)
