@@ -109,7 +109,7 @@ def table(visualizer: Visualizer, data: Data) -> Any:
 
 def quoted(text: str) -> Any:
     """What a model wrote, as it wrote it."""
-    return mo.Html(f'<blockquote style="white-space:pre-wrap;min-height:3lh">{escape(text)}</blockquote>')
+    return mo.Html(f'<blockquote style="white-space:pre-wrap">{escape(text)}</blockquote>')
 
 
 def code(*functions: Callable[..., Any]) -> Any:
