@@ -182,6 +182,10 @@ def test_check_finds_a_digest_that_names_another_block() -> None:
     with pytest.raises(PoolError, match="names another block"):
         index.check()
     _, index, [blocks] = filled([[1, 1]])
+    index._entry_of[blocks[0]] = index._entry_of[blocks[0]]._replace(tokens=b"1234")
+    with pytest.raises(PoolError, match="a part of its 2 tokens"):
+        index.check()
+    _, index, [blocks] = filled([[1, 1]])
     index._block_of.clear()
     with pytest.raises(PoolError, match="0 digests for 1"):
         index.check()

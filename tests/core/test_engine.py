@@ -142,6 +142,19 @@ def test_a_workload_replays_on_virtual_time() -> None:
     assert clock() == 11.5
 
 
+def test_a_simulated_backend_passes_everything_but_time_on() -> None:
+    clock, inner = VirtualClock(), HashModel(vocab_size=7)
+    backend = SimulatedBackend(inner, lambda plan: 2.0, clock)
+    backend.load(block_size=2, num_blocks=6)
+    assert backend.capacity() == inner.capacity()
+    inner.run(plan_for([2, 3], [1], [5, 6], start=0))
+    backend.copy_blocks([(1, 4)])
+    result = backend.run(plan_for([6], [4, 3], [1], start=2))  # reads the copy
+    assert (result.elapsed_s, clock()) == (2.0, 2.0)
+    backend.close()
+    assert inner._slots == []
+
+
 def test_a_future_request_is_out_of_sight() -> None:
     engine, _ = simulated(EngineConfig(num_blocks=40))
     engine.add_request([1], greedy(4), arrival_s=0.0)
@@ -350,6 +363,20 @@ def test_check_finds_tables_and_counts_that_disagree() -> None:
         engine.check()
 
 
+def test_a_result_planned_before_a_preemption_is_dropped() -> None:
+    """As when the next step is planned while one runs: rows 29 and 30 of the collection."""
+    engine, model = make_engine(EngineConfig(num_blocks=9, block_size=1))
+    request = engine.add_request([1, 0], greedy(3))
+    step = engine.plan_step()
+    assert step is not None
+    result = model.run(step.plan)
+    engine.scheduler._preempt(request)
+    assert engine.commit_step(step, result) == []
+    assert (request.num_output, request.num_computed, request.num_in_flight) == (0, 0, 0)
+    list(engine.run())
+    assert request.num_output == 3
+
+
 # --- rewind -----------------------------------------------------------------------------------------------
 
 
@@ -364,6 +391,8 @@ def test_rewind_gives_back_whole_blocks_past_the_length_and_none_that_is_indexed
     kv.rewind(request, 5)
     assert kv.table(request.request_id) == before
     engine.check()
+    kv.rewind(request, 5)  # nothing left to give back
+    assert kv.table(request.request_id) == before
     with pytest.raises(PoolError, match="rewinds to 3 tokens, but 2 of its blocks"):
         kv.rewind(request, 3)
 

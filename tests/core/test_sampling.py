@@ -110,6 +110,16 @@ def test_sample_inverts_the_running_sum(logits, params, u):
     assert u < before + dict(entries)[chosen] + 1e-12
 
 
+def test_rounding_leaves_no_gap_at_the_end() -> None:
+    """Ten probabilities of 0.1 add up to less than the largest number below 1."""
+    last = 1 - 2**-53
+    assert sum([0.1] * 10) <= last
+    assert sample([0.0] * 10, SamplingParams(), last) == 9
+    # Seven of 1/7 stay further below, so the running sum never reaches this top_p: all are kept.
+    assert sum([1 / 7] * 7) < last
+    assert len(distribution([0.0] * 7, SamplingParams(top_p=last))) == 7
+
+
 @pytest.mark.parametrize("logits", [[math.nan, 0.0], [0.0, math.nan], [math.inf, 0.0], [-math.inf], []])
 def test_broken_logits_are_an_error(logits):
     with pytest.raises(ValueError, match="NaN"):
