@@ -148,7 +148,7 @@ class NumpyBackend:
 
     def _matrix(self, parts: Sequence[Array]) -> Array:
         joined = parts[0] if len(parts) == 1 else np.concatenate(parts)
-        return np.require(joined, self._dtype, ["C", "A"])
+        return np.require(joined, self._dtype, [numpy_ops.MATRIX_ORDER, "A"])
 
     def _vector(self, values: Array) -> Array:
         return values.astype(self._dtype)

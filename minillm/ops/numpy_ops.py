@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import sys
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,8 +35,10 @@ Array = NDArray[Any]
 
 # Queries of a chunk that are scored at once: bounds the score matrix at tile * context elements a head.
 _QUERY_TILE = 128
-# NumPy for the browser is built without a BLAS: its matmul is a plain loop, its einsum is vectorized.
+# NumPy for the browser is built without a BLAS: its matmul is a plain loop, its einsum is vectorized, and
+# fastest where the second operand's rows are contiguous. For x @ weight.T those are the weight's columns.
 _HAS_BLAS = sys.platform != "emscripten"
+MATRIX_ORDER: Literal["C", "F"] = "C" if _HAS_BLAS else "F"
 
 
 def embed(table: Array, token_ids: Array) -> Array:
@@ -55,7 +57,9 @@ def add_rms_norm(x: Array, residual: Array, weight: Array, eps: float) -> tuple[
 
 
 def _matmul(a: Array, b: Array) -> Array:
-    result: Array = a @ b if _HAS_BLAS else np.einsum("...ij,...jk->...ik", a, b)
+    if _HAS_BLAS:
+        return a @ b
+    result: Array = np.einsum("...ij,...jk->...ik", a, np.ascontiguousarray(b))
     return result
 
 

@@ -22,6 +22,7 @@ from minillm.core.engine import Engine
 from minillm.core.plan import StepPlan
 from minillm.core.sampling import SamplingParams
 from minillm.models.load import LoadedModel
+from minillm.ops import numpy_ops
 
 BOTH = pytest.mark.parametrize("name", ["numpy", "torch"])
 IDS = [5, 17, 80, 3, 3, 41, 96, 0, 12, 60, 7]
@@ -297,3 +298,17 @@ def test_a_model_that_is_bundled_runs_in_float32_everywhere(tmp_path: Path) -> N
     assert _choose_dtype("auto", cuda, bundled=True) == torch.float32
     assert _choose_dtype("auto", cuda, bundled=False) == torch.bfloat16
     assert _choose_dtype("auto", cpu, bundled=False) == torch.float32
+
+
+def test_the_browsers_way_to_multiply_gives_the_same_logits(
+    model: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a BLAS: einsum, and matrices stored column by column. Everything else is the same code."""
+    plans = [plan_of([Chunk(IDS, [1, 2, 3], 0, 7)], 4), plan_of([Chunk(IDS, [1, 2, 3], 7), Chunk([4], [5])], 4)]
+    backend = loaded(model, "numpy")
+    wanted = [backend.logits(plan) for plan in plans]
+    monkeypatch.setattr(numpy_ops, "_HAS_BLAS", False)
+    monkeypatch.setattr(numpy_ops, "MATRIX_ORDER", "F")
+    backend = loaded(model, "numpy")
+    for plan, logits in zip(plans, wanted, strict=True):
+        np.testing.assert_allclose(backend.logits(plan), logits, atol=1e-5)
