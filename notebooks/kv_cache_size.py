@@ -43,7 +43,7 @@ def _(inputs):
     mo.md(
         f"{layers} layers of {kv_heads} KV heads with {head_dim} numbers for a key and as many for a value, "
         f"{bytes_per_value} bytes each: **{format_value(per_token, 'bytes')}** a token, "
-        f"**{format_value(total, 'bytes')}** for {inputs['batch']:,} sequences of {inputs['context']:,} tokens."
+        f"**{format_value(total, 'bytes')}** for {inputs['batch']:,} × {inputs['context']:,} tokens."
     )
     return
 

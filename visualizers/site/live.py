@@ -33,7 +33,6 @@ class Live:
             session_ttl=SESSION_TTL_S,
             # One address for all notebooks, so that a browser keeps one copy.
             asset_url=self._static_prefix,
-            html_head='<link rel="icon" href="data:," />',
         )
         for path in notebooks(root):
             builder = builder.with_app(path=f"{prefix}{path.stem}", root=str(path))

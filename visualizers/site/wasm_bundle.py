@@ -41,7 +41,7 @@ RUNTIME_FILES = ("pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", "python_s
 ALWAYS = ("micropip", "msgspec", "marimo-base", "markdown", "pymdown-extensions", "narwhals", "packaging")
 WITH_NOTEBOOK = ("docutils", "pygments", "jedi", "pyodide-http", DISTRIBUTION)
 # marimo's own marks, an instruction file for coding agents, and pictures for a lost server.
-UNWANTED = ("CLAUDE.md", "*.png", "*.ico", "manifest.json", "site.webmanifest", "*.map", "index.html")
+UNWANTED = ("CLAUDE.md", "*.png", "manifest.json", "site.webmanifest", "index.html")
 
 
 @dataclass(frozen=True)
@@ -195,11 +195,10 @@ def page(notebook: Path, mode: WASMMode, runtime: WASMRuntimeConfig, available: 
 
 
 def _without_marks(html: str) -> str:
-    """No link to the files of ``UNWANTED``; an empty icon keeps browsers from asking for one."""
+    """No link to the files of ``UNWANTED``."""
     html = re.sub(r"<!-- Preload is necessary because.*?-->\s*", "", html, flags=re.DOTALL)
-    html = re.sub(r'<link rel="(?:icon|apple-touch-icon|manifest)"[^>]*>\s*', "", html)
-    html = re.sub(r'<link rel="preload"[^>]*as="image"[^>]*>\s*', "", html)
-    return html.replace("<head>", '<head>\n    <link rel="icon" href="data:," />', 1)
+    html = re.sub(r'<link rel="(?:apple-touch-icon|manifest)"[^>]*>\s*', "", html)
+    return re.sub(r'<link rel="preload"[^>]*as="image"[^>]*>\s*', "", html)
 
 
 async def run(order: Order) -> list[tuple[str, int]]:

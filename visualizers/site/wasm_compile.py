@@ -36,25 +36,17 @@ def bytecode(source, path):
 def translate(data, standard_library, with_source):
     prefix = PYTHON.replace(".", "") + ".zip/" if standard_library else PYTHON + "/site-packages/"
     source, out = zipfile.ZipFile(io.BytesIO(data.to_bytes())), io.BytesIO()
-    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as target:
-        def put(name, content):
-            target.writestr(zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0)), content, zipfile.ZIP_DEFLATED)
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as target:
         for name in source.namelist():
-            content = source.read(name)
-            compiled = None
-            if name.endswith(".py"):
-                try:
-                    compiled = bytecode(content, prefix + name)
-                except SyntaxError:  # templates and samples that only look like modules
-                    pass
-            if compiled is None:
-                put(name, content)
-            elif with_source:
-                folder, _, module = name.rpartition("/")
-                put(name, content)
-                put(f"{folder}/__pycache__/{module[:-3]}.{sys.implementation.cache_tag}.pyc", compiled)
-            else:
-                put(name + "c", compiled)
+            if not name.endswith(".py"):
+                continue
+            try:
+                compiled = bytecode(source.read(name), prefix + name)
+            except SyntaxError:  # templates and samples that only look like modules
+                continue
+            folder, _, module = name.rpartition("/")
+            beside = f"{folder}/__pycache__/{module[:-3]}.{sys.implementation.cache_tag}.pyc"
+            target.writestr(zipfile.ZipInfo(beside if with_source else name + "c"), compiled)
     return to_js(out.getvalue())
 """
 
@@ -66,15 +58,18 @@ _SCRIPT = """async ({origin, lock, python, jobs}) => {
     const results = [];
     for (const {url, standardLibrary, withSource} of jobs) {
         const bytes = new Uint8Array(await (await fetch(origin + url)).arrayBuffer());
-        const compiled = translate(bytes, standardLibrary, withSource);
-        let text = "";
-        for (let at = 0; at < compiled.length; at += 32768)
-            text += String.fromCharCode(...compiled.subarray(at, at + 32768));
-        results.push(btoa(text));
+        results.push(base64(translate(bytes, standardLibrary, withSource)));
     }
     return results;
+
+    function base64(bytes) {
+        let text = "";
+        for (let at = 0; at < bytes.length; at += 32768) text += String.fromCharCode(...bytes.subarray(at, at + 32768));
+        return btoa(text);
+    }
 }"""
 
+_EPOCH = (1980, 1, 1, 0, 0, 0)  # no clock in an archive, so that equal code is an equal file
 _TYPES = {".mjs": "text/javascript", ".wasm": "application/wasm"}
 
 
@@ -129,4 +124,21 @@ async def compile_archives(
         results = await page.evaluate(_SCRIPT, {"origin": ORIGIN, "lock": lock, "python": _PYTHON, "jobs": described})
     finally:
         await browser.close()
-    return [base64.b64decode(result) for result in results]
+    return [_with_bytecode(job, base64.b64decode(result)) for job, result in zip(jobs, results, strict=True)]
+
+
+def _with_bytecode(job: Job, compiled: bytes) -> bytes:
+    """The archive with the bytecode beside or in place of its sources. Packed here, where it is quick."""
+    out = io.BytesIO()
+    with (
+        zipfile.ZipFile(io.BytesIO(job.archive)) as source,
+        zipfile.ZipFile(io.BytesIO(compiled)) as made,
+        zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as target,
+    ):
+        bytecode = {name: made.read(name) for name in made.namelist()}
+        for name in source.namelist():
+            if job.with_source or f"{name}c" not in bytecode:
+                target.writestr(zipfile.ZipInfo(name, _EPOCH), source.read(name), zipfile.ZIP_DEFLATED)
+        for name, code in bytecode.items():
+            target.writestr(zipfile.ZipInfo(name, _EPOCH), code, zipfile.ZIP_DEFLATED)
+    return out.getvalue()

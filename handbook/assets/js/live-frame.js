@@ -12,6 +12,7 @@ const FRAME_STYLE = `
   #App { min-height: 0 !important; height: auto !important; overflow: visible !important; padding: 0 !important; }
   #App > div { padding: 4px 12px 12px !important; }
   #App > div > div { padding-bottom: 0 !important; }
+  [data-testid="watermark"] { position: static !important; width: fit-content; margin-left: auto; }
 `;
 
 const PANEL = `
