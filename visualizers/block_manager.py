@@ -226,6 +226,7 @@ VISUALIZER = Visualizer(
             LAST,
             "How far the run has come: each step of the engine is planned, then lands.",
             instant="grid",
+            play=True,
         ),
         Choice("block_size", "Block size", "4", {"1": "1", "4": "4", "16": "16"}, "Tokens in a block.", unit="tokens"),
         Choice(

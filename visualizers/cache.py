@@ -25,7 +25,6 @@ ROOT = Path(__file__).resolve().parents[1]
 _PACKAGES = ("minillm", "visualizers")
 _DRAWING = frozenset(["visualizers.charts", "visualizers.palette"])
 _CHECKING = tuple(f"visualizers.{name}" for name in ("cache", "cells", "expressions", "snapshot"))
-_BIG_BYTES = 1 << 20  # a larger data file (weights) counts by its size and time, not by its bytes
 
 
 def default_folder() -> Path | None:
@@ -77,6 +76,7 @@ class DataCache:
         """Writes what is new, whole or not at all. A disk that refuses costs speed, not the figure."""
         if not (self._path and self._changed):
             return
+        self._load(self._path)  # what another process has kept meanwhile stays
         content = {
             "digest": self._digest,
             "checked": self._checked,
@@ -100,8 +100,9 @@ class DataCache:
         except (OSError, ValueError):
             return
         if isinstance(content, dict) and content.get("digest") == self._digest:
-            self._states, self._provenance = content["states"], content["provenance"]
-            self._checked = content["checked"]
+            self._states = {**content["states"], **self._states}
+            self._provenance = self._provenance or content["provenance"]
+            self._checked |= content["checked"]
 
 
 def _key(inputs: Mapping[str, Any]) -> str:
@@ -123,7 +124,7 @@ def digest(visualizer: Visualizer) -> str:
     found = hashlib.sha256()
     for file in sorted({file for module in modules if (path := _path(module)) for file in _files(path)}):
         found.update(str(file).encode())
-        found.update(_content(file))
+        found.update(file.read_bytes())
     return found.hexdigest()
 
 
@@ -152,13 +153,14 @@ def _imports(path: Path) -> list[str]:
 
 
 def _files(path: Path) -> list[Path]:
-    """A module's file and the data files of its folder."""
-    beside = [f for f in path.parent.iterdir() if f.is_file() and f.suffix not in (".py", ".pyc")]
-    return [path, *beside]
+    """A module's file, and the data files of its folder and of those below that hold no code."""
+    return [path, *_data_files(path.parent)]
 
 
-def _content(file: Path) -> bytes:
-    status = file.stat()
-    if status.st_size > _BIG_BYTES:
-        return f"{status.st_size} {status.st_mtime_ns}".encode()
-    return file.read_bytes()
+@cache
+def _data_files(folder: Path) -> list[Path]:
+    found = [f for f in folder.iterdir() if f.is_file() and f.suffix != ".py"]
+    for below in folder.iterdir():
+        if below.is_dir() and below.name != "__pycache__" and not any(below.rglob("*.py")):
+            found += [f for f in below.rglob("*") if f.is_file()]
+    return found

@@ -16,10 +16,15 @@ import sys
 from typing import Any
 
 
+_PLAIN = (int, float)
+
+
 def is_expression(value: object) -> bool:
     """Whether ``value`` is an Altair parameter or an expression made from one."""
+    if type(value) in _PLAIN:  # asked for every argument of every formula
+        return False
     core = sys.modules.get("altair.expr.core")
-    return core is not None and isinstance(value, core.OperatorMixin | core.Expression)
+    return core is not None and isinstance(value, core.OperatorMixin)
 
 
 def _is_array(value: object) -> bool:

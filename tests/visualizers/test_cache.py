@@ -28,14 +28,16 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (root / "engine.py").write_text("def run(inputs):\n    from bench import costs\n    return costs.X\n")
     (root / "costs.py").write_text("X = 1\n")
     (root / "table.json").write_text("{}")
+    (root / "assets/tiny").mkdir(parents=True)
+    (root / "assets/tiny/weights.bin").write_text("0")
     (tmp_path / "apart.py").write_text("Y = 1\n")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(cache, "_PACKAGES", ("bench",))
-    for name in ("_path", "_imports"):
+    for name in ("_path", "_imports", "_data_files"):
         getattr(cache, name).cache_clear()
 
     def visualizer() -> Visualizer:
-        for name in ("_path", "_imports"):
+        for name in ("_path", "_imports", "_data_files"):
             getattr(cache, name).cache_clear()
         module: ModuleType = importlib.import_module("bench.figure")
         return dataclasses.replace(VISUALIZER, name="bench-figure", compute=module.compute)
@@ -43,11 +45,11 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     yield root, visualizer
     for name in [n for n in sys.modules if n.split(".")[0] == "bench"]:
         del sys.modules[name]
-    for name in ("_path", "_imports"):
+    for name in ("_path", "_imports", "_data_files"):
         getattr(cache, name).cache_clear()
 
 
-@pytest.mark.parametrize("file", ["figure.py", "engine.py", "costs.py", "table.json"])
+@pytest.mark.parametrize("file", ["figure.py", "engine.py", "costs.py", "table.json", "assets/tiny/weights.bin"])
 def test_a_change_of_whatever_computes_it_changes_the_digest(project, file):
     root, visualizer = project
     before = digest(visualizer())
@@ -80,6 +82,17 @@ def test_a_second_process_computes_nothing(tmp_path):
     assert snapshot.default.data == first.default.data
     assert snapshot.at({"model": "large", "block": 256}).data == first.at({"model": "large", "block": 256}).data
     assert len(snapshot.states) == 6  # their expressions are made anew, and were found in order before
+
+
+def test_two_processes_that_compute_at_once_keep_what_both_found(tmp_path):
+    one, two = (Snapshot(VISUALIZER, DataCache(VISUALIZER, tmp_path)) for _ in range(2))
+    _ = one.states
+    _ = two.at({"context": 3})
+    two.save()
+    third = DataCache(VISUALIZER, tmp_path)
+    assert third.checked
+    assert third.get(two.at({"context": 3}).inputs) == two.at({"context": 3}).data
+    assert third.get(one.default.inputs) == one.default.data
 
 
 def test_a_run_keeps_the_provenance_of_when_it_ran(tmp_path):
