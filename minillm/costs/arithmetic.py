@@ -15,7 +15,6 @@ import math
 import sys
 from typing import Any
 
-
 _PLAIN = (int, float)
 
 
