@@ -27,7 +27,7 @@ from visualizers.contract import Column, Data, Number, Table, Text, Visualizer
 from visualizers.palette import colour
 
 MODEL = "tiny"
-PROMPT = "In the year"
+PROMPT = "We must"
 MAX_CHARACTERS = 250  # at most 1,000 bytes and so as many tokens: the model takes 1,024
 SHOWN = 10  # tokens with a bar of their own; the others share one
 BLOCK_SIZE = 16
