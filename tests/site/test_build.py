@@ -158,6 +158,7 @@ def test_the_address_of_the_site_can_be_given(built: Any, tmp_path: Path) -> Non
     assert '<link rel="canonical" href="http://127.0.0.1:8000/basics/cache/">' in html
     assert "http://127.0.0.1:8000/basics/cache/" in (tmp_path / "out" / "sitemap.xml").read_text()
     assert '<a href="/">' in (tmp_path / "out" / "404.html").read_text()
+    assert "ErrorDocument 404 /404.html" in (tmp_path / "out" / ".htaccess").read_text()
 
 
 def test_both_generators_give_the_same_site(built: Any, tmp_path: Path) -> None:

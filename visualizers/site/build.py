@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from visualizers import palette
-from visualizers.site import bookmap, generated, generators, llms, postprocess, twins
+from visualizers.site import bookmap, generated, generators, hosting, llms, postprocess, twins
 from visualizers.site.errors import PageError, Problem
 from visualizers.site.figures import Figures
 from visualizers.site.files import files_below, place, place_tree, swapped, write
@@ -227,6 +227,7 @@ class Builder:
         for path, text in content.twins.items():
             for address in twins.addresses(content.facts[path].url):
                 write(out / address, text)
+        write(out / hosting.HTACCESS, hosting.htaccess(content.project.site_url))
         write(out / "llms.txt", llms.index(content.project, content.generated))
         for file, text in llms.bundles(content.project, content.twins).items():
             write(out / file, text)
