@@ -17,8 +17,13 @@ class Indexes:
     pyodide: str | None = field(default_factory=lambda: _variable("HANDBOOK_PYODIDE_INDEX_URL"))
     pypi: str | None = field(default_factory=lambda: _variable("HANDBOOK_PYPI_INDEX_URL"))
 
-    def probes(self, pyodide_version: str) -> tuple[str, str]:
-        """One small file of each, by which a build sees within seconds whether they answer."""
+    def addresses(self, pyodide_version: str) -> tuple[str, str]:
+        """The runtime's and the packages' address, each with a slash at its end."""
         runtime = self.pyodide or f"https://cdn.jsdelivr.net/pyodide/v{pyodide_version}/full/"
         packages = self.pypi or "https://pypi.org/simple/"
-        return runtime.rstrip("/") + "/pyodide.mjs", packages.rstrip("/") + "/itsdangerous/"
+        return runtime.rstrip("/") + "/", packages.rstrip("/") + "/"
+
+    def probes(self, pyodide_version: str) -> tuple[str, str]:
+        """One small file of each, by which a build sees within seconds whether they answer."""
+        runtime, packages = self.addresses(pyodide_version)
+        return f"{runtime}pyodide.mjs", f"{packages}itsdangerous/"

@@ -1,0 +1,340 @@
+"""The local server: what it sends, whom it refuses, what it says of edits."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import signal
+import socket
+import subprocess
+import sys
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import brotli
+import pytest
+from live_site import ROOT, wait_for
+from small_book import write_book
+
+from visualizers.site.errors import SiteError
+from visualizers.site.events import Events
+from visualizers.site.guard import Guard, is_loopback
+from visualizers.site.serve import AddressError, bind, normal_root_path, run
+from visualizers.site.static import Site, wants_markdown
+from visualizers.site.watch import Watcher
+
+HTML = "<!doctype html><head><title>x</title></head><p>" + "word " * 500
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    site = tmp_path / "site"
+    (site / "kv" / "cache").mkdir(parents=True)
+    (site / "notebooks" / "packages" / "ab12").mkdir(parents=True)
+    (site / "kv" / "cache" / "index.html").write_text(HTML)
+    (site / "kv" / "cache" / "index.md").write_text("# Cache\n" + "line\n" * 400)
+    (site / "index.html").write_text("<p>home")
+    (site / "404.html").write_text("<p>lost")
+    (site / "a.wasm").write_bytes(b"\0asm" * 400)
+    (site / "a.mjs").write_text("export {}")
+    (site / ".handbook-build").write_text("marker")
+    (site / "notebooks" / "packages" / "ab12" / "x.whl").write_bytes(b"PK")
+    (tmp_path / "secret.txt").write_text("secret")
+    (site / "link.txt").symlink_to(tmp_path / "secret.txt")
+    return site
+
+
+class Answer:
+    """Status, headers and body of one response."""
+
+    def __init__(self, messages: list[dict[str, Any]]) -> None:
+        self.status = messages[0].get("status", 0)
+        self.headers = {k.decode(): v.decode() for k, v in messages[0].get("headers", [])}
+        self.body = b"".join(m.get("body", b"") for m in messages)
+
+
+def ask(app: Any, path: str, method: str = "GET", kind: str = "http", **headers: str) -> Answer:
+    """Calls an ASGI application; underscores in header names become dashes."""
+    sent: list[dict[str, Any]] = []
+    raw = [(k.replace("_", "-").encode(), v.encode()) for k, v in {"host": "127.0.0.1:8000", **headers}.items()]
+    scope = {"type": kind, "method": method, "path": path, "query_string": b"", "headers": raw, "root_path": ""}
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request"}
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    asyncio.run(app(scope, receive, send))
+    return Answer(sent)
+
+
+@pytest.mark.parametrize(
+    ("accept", "markdown"),
+    [
+        ("", False),
+        ("*/*", False),
+        ("text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8", False),
+        ("text/markdown", True),
+        ("text/markdown, text/html;q=0.9", True),
+        ("text/markdown, text/html, */*", True),
+        ("text/markdown;q=0.5, text/html", False),
+        ("text/markdown;q=0.5, text/*;q=0.6", False),
+        ("text/markdown;q=0", False),
+        ("TEXT/Markdown ; q=1.0", True),
+        ("text/markdown;q=nonsense", False),
+    ],
+)
+def test_markdown_is_for_those_who_ask(accept: str, markdown: bool) -> None:
+    assert wants_markdown(accept) is markdown
+
+
+def test_a_page_and_its_twin_share_an_address(folder: Path) -> None:
+    site = Site(folder)
+    html, markdown = ask(site, "/kv/cache/"), ask(site, "/kv/cache/", accept="text/markdown")
+    assert html.headers["content-type"] == "text/html; charset=utf-8"
+    assert markdown.headers["content-type"] == "text/markdown; charset=utf-8"
+    assert markdown.body == (folder / "kv/cache/index.md").read_bytes()
+    assert html.headers["vary"] == markdown.headers["vary"] == "Accept, Accept-Encoding"
+    assert html.headers["etag"] != markdown.headers["etag"]
+
+
+@pytest.mark.parametrize(("coding", "unpack"), [("br", brotli.decompress), ("gzip", gzip.decompress)])
+def test_text_is_compressed(folder: Path, coding: str, unpack: Any) -> None:
+    answer = ask(Site(folder), "/kv/cache/", accept_encoding=f"{coding}, identity")
+    assert answer.headers["content-encoding"] == coding
+    assert unpack(answer.body).decode() == HTML
+    assert len(answer.body) < len(HTML) / 4
+
+
+def test_what_a_client_refuses_is_not_sent(folder: Path) -> None:
+    assert "content-encoding" not in ask(Site(folder), "/kv/cache/", accept_encoding="br;q=0, gzip;q=0").headers
+    assert "content-encoding" not in ask(Site(folder), "/kv/cache/").headers
+
+
+def test_types_and_caching(folder: Path) -> None:
+    site = Site(folder)
+    assert ask(site, "/a.wasm").headers["content-type"] == "application/wasm"
+    assert ask(site, "/a.mjs").headers["content-type"] == "text/javascript; charset=utf-8"
+    assert ask(site, "/").headers["cache-control"] == "no-cache"
+    assert "immutable" in ask(site, "/notebooks/packages/ab12/x.whl").headers["cache-control"]
+
+
+def test_an_unchanged_page_is_not_sent_again(folder: Path) -> None:
+    site = Site(folder)
+    first = ask(site, "/kv/cache/")
+    again = ask(site, "/kv/cache/", if_none_match=first.headers["etag"])
+    assert (again.status, again.body) == (304, b"")
+    (folder / "kv/cache/index.html").write_text(HTML + "more")
+    assert ask(site, "/kv/cache/", if_none_match=first.headers["etag"]).status == 200
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/../secret.txt",
+        "/kv/../../secret.txt",
+        "/..\\secret.txt",
+        "/link.txt",
+        "/.handbook-build",
+        "/kv/.hidden/",
+        "/\0",
+        "//etc/passwd",
+        "/missing/",
+    ],
+)
+def test_nothing_outside_the_site_is_served(folder: Path, path: str) -> None:
+    answer = ask(Site(folder), path)
+    assert answer.status == 404
+    assert answer.body == b"<p>lost"
+
+
+def test_a_folder_without_its_slash_redirects(folder: Path) -> None:
+    answer = ask(Site(folder), "/kv/cache")
+    assert (answer.status, answer.headers["location"]) == (301, "/kv/cache/")
+    assert ask(Site(folder), "/", method="POST").status == 405
+
+
+async def _yes(scope: Any, receive: Any, send: Any) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+
+
+@pytest.mark.parametrize(
+    ("headers", "allowed"),
+    [
+        ({}, True),
+        ({"host": "localhost:8000"}, True),
+        ({"host": "[::1]:8000"}, True),
+        ({"host": "LOCALHOST"}, True),
+        ({"host": "evil.example"}, False),  # a name that was pointed at 127.0.0.1
+        ({"host": "127.0.0.1.evil.example:8000"}, False),
+        ({"host": ""}, False),
+        ({"origin": "http://127.0.0.1:8000"}, True),
+        ({"origin": "http://127.0.0.1:9000"}, False),
+        ({"origin": "https://evil.example"}, False),
+        ({"origin": "null"}, False),
+        ({"sec_fetch_site": "cross-site", "sec_fetch_dest": "document"}, True),  # a link to a page
+        ({"sec_fetch_site": "cross-site", "sec_fetch_dest": "iframe"}, False),
+        ({"sec_fetch_site": "cross-site", "sec_fetch_dest": "empty"}, False),
+        ({"sec_fetch_site": "same-origin", "sec_fetch_dest": "iframe"}, True),
+    ],
+)
+def test_only_our_own_pages_reach_the_server(headers: dict[str, str], allowed: bool) -> None:
+    app = Guard(_yes, ["127.0.0.1"])
+    answer = ask(app, "/", **headers)
+    assert (answer.status == 200) is allowed, answer.body
+    if not allowed:
+        assert answer.status == 403
+
+
+def test_a_foreign_websocket_is_refused() -> None:
+    refused: list[dict[str, Any]] = []
+
+    async def send(message: dict[str, Any]) -> None:
+        refused.append(message)
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "websocket.connect"}
+
+    headers = [(b"host", b"127.0.0.1:8000"), (b"origin", b"https://evil.example")]
+    scope = {"type": "websocket", "path": "/live/x/ws", "headers": headers}
+    asyncio.run(Guard(_yes, ["127.0.0.1"])(scope, receive, send))
+    assert refused[0]["type"] == "websocket.close"
+
+
+@pytest.mark.parametrize(
+    ("host", "loopback"),
+    [("127.0.0.1", True), ("::1", True), ("localhost", True), ("0.0.0.0", False), ("192.168.1.2", False)],  # noqa: S104
+)
+def test_other_hosts_than_loopback_are_known(host: str, loopback: bool) -> None:
+    assert is_loopback(host) is loopback
+
+
+def test_a_port_in_use_says_the_way_out(capsys: pytest.CaptureFixture[str]) -> None:
+    with bind("127.0.0.1", 0) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(AddressError, match=rf"port {port} of 127.0.0.1 is in use: .*--port \d+"):
+            bind("127.0.0.1", port)
+        options = Namespace(host="127.0.0.1", port=port, root_path="/", out=None)
+        assert run(ROOT, options) == 2
+    assert "in use" in capsys.readouterr().err
+
+
+def test_a_host_that_is_not_ours_says_the_way_out() -> None:
+    with pytest.raises(AddressError, match="give another --host or --port"):
+        bind("192.0.2.1", 0)
+
+
+@pytest.mark.parametrize(("given", "normal"), [("/", "/"), ("", "/"), ("x", "/x/"), ("/x", "/x/"), ("/x/y/", "/x/y/")])
+def test_root_path(given: str, normal: str) -> None:
+    assert normal_root_path(given) == normal
+
+
+class Rebuilds:
+    """A builder that notes its calls and fails when told to."""
+
+    def __init__(self) -> None:
+        self.calls, self.problem = 0, ""
+
+    def update(self, out: Path) -> tuple[str, ...]:
+        self.calls += 1
+        if self.problem:
+            raise SiteError(self.problem)
+        return ("kv/cache/",)
+
+
+def _heard_after(root: Path, builder: Rebuilds, *edits: tuple[str, str]) -> list[dict[str, Any]]:
+    """What a page hears while files are written; each edit waits for the news of the one before."""
+
+    async def scenario() -> list[dict[str, Any]]:
+        events, heard = Events(), []
+        stream = events._lines()
+        heard.append(await anext(stream))
+        watching = asyncio.create_task(Watcher(root, root / "out", builder, events).run())
+        await asyncio.sleep(1)  # the watcher has to be there first
+        for name, text in edits:
+            (root / name).write_text(text)
+            heard.append(await asyncio.wait_for(anext(stream), 20))
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+        return [json.loads(line.split("data: ")[1]) for line in heard]
+
+    return asyncio.run(scenario())
+
+
+def test_pages_hear_of_edits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "handbook").mkdir()
+    (tmp_path / "notebooks").mkdir()
+    builder = Rebuilds()
+    boot, page, notebook = _heard_after(
+        tmp_path, builder, ("handbook/page.md", "new"), ("notebooks/live_run.py", "import marimo")
+    )
+    assert boot["boot"]
+    assert page == {"pages": ["kv/cache/"], "assets": False}
+    assert notebook == {"notebooks": ["live_run"]}
+    assert builder.calls == 1  # a notebook is read anew by its next kernel: nothing to build
+    assert "handbook/page.md: 1 pages" in capsys.readouterr().out
+
+
+def test_a_page_that_is_wrong_is_said_and_the_server_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "handbook").mkdir()
+    builder = Rebuilds()
+    builder.problem = "handbook/page.md:3: no such figure"
+    _, problem = _heard_after(tmp_path, builder, ("handbook/page.md", "broken"))
+    assert problem == {"problem": "handbook/page.md:3: no such figure"}
+
+
+def test_new_code_ends_the_watch_and_broken_code_does_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "visualizers").mkdir()
+    module = tmp_path / "visualizers" / "new.py"
+
+    async def scenario() -> bool:
+        watching = asyncio.create_task(Watcher(tmp_path, tmp_path, Rebuilds(), Events()).run())
+        await asyncio.sleep(1)
+        module.write_text("def half(")
+        await asyncio.sleep(2)
+        assert not watching.done()
+        module.write_text("def whole(): pass\n")
+        await asyncio.wait_for(watching, 20)
+        return watching.done()
+
+    assert asyncio.run(scenario())
+    assert "still serving the code from before" in capsys.readouterr().out
+
+
+def test_the_command_serves_and_ends_on_interrupt(tmp_path: Path) -> None:
+    """The whole way with a book of two pages: port taken, built, served below a path, ended by Ctrl-C."""
+    root = write_book(tmp_path / "book")
+    (root / "notebooks").mkdir(exist_ok=True)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    options = f"Namespace(host='127.0.0.1', port={port}, root_path='/x/', out=None)"
+    script = f"""
+import sys
+from argparse import Namespace
+from pathlib import Path
+from small_book import NAMES, CardboardFigures
+from visualizers.site import build, serve
+
+build.Builder.of = classmethod(lambda cls, root, **given: cls(root, CardboardFigures(), NAMES, **given))
+sys.exit(serve.run(Path({str(root)!r}), {options}))
+"""
+    command = [sys.executable, "-u", "-c", script]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT / "tests"
+    ) as server:
+        assert server.stdout is not None
+        lines = []
+        for line in server.stdout:
+            lines.append(line)
+            if "Serving on" in line:
+                break
+        assert f"http://127.0.0.1:{port}/x/" in "".join(lines), lines
+        server.send_signal(signal.SIGINT)
+        rest = server.stdout.read()
+        wait_for(lambda: server.poll() is not None)
+    assert server.returncode == 0, rest
+    assert rest.endswith("Stopped.\n"), rest
