@@ -163,12 +163,11 @@ def _generate(options: argparse.Namespace) -> int:
 
 
 def _stream(events: Any, prefix: str = "") -> None:
-    sys.stdout.write(prefix)
-    for event in events:
-        sys.stdout.write(event.text)
+    """Print the text as it comes; nothing for a request that is refused."""
+    for count, event in enumerate(events):
+        sys.stdout.write(event.text if count else prefix + event.text])
         sys.stdout.flush()
-    sys.stdout.write("\n")
-    sys.stdout.flush()
+    print(flush=True)
 
 
 def summary(one: Any) -> str:

@@ -117,7 +117,7 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("arguments", "code", "message"), BAD, ids=[" ".join(b[0])[:60] or "none" for b in BAD])
+@pytest.mark.parametrize(("arguments", "code", "message"), BAD, ids=[" ".join(b[0])[:40] or "none" for b in BAD])
 def test_bad_input_is_refused_in_words(tmp_path: Path, arguments: tuple[str, ...], code: int, message: str) -> None:
     done = minillm(*arguments, cache=tmp_path)
     assert done.returncode == code
