@@ -50,9 +50,11 @@ FIGURE = """<hb-figure name="{name}"><figure class="hbf"><span class="hbf-title"
 
 
 def write_project(root: Path, *stems: str) -> Path:
-    """A project whose code is this one's and whose notebooks are those of ``stems`` and one that raises."""
-    for name in ("minillm", "visualizers", "pyproject.toml", "README.md", "LICENSE", "LICENSE-text"):
-        (root / name).symlink_to(ROOT / name)
+    """A copy of this project whose notebooks are those of ``stems`` and one that raises."""
+    for name in ("minillm", "visualizers"):
+        shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE", "LICENSE-text"):
+        shutil.copy(ROOT / name, root)
     (root / "notebooks").mkdir()
     for stem in stems:
         shutil.copy(ROOT / "notebooks" / f"{stem}.py", root / "notebooks")

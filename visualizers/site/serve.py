@@ -143,10 +143,9 @@ def _run(root: Path, options: Namespace, listener: socket.socket) -> int:
     builder.build(out)
     events = Events()
     app = application(out, root, root_path=prefix, host=host, events=events)
-    print(f"Serving on {address} with live notebooks on this machine (Ctrl-C ends it)", flush=True)
     restart = False
     with suppress(KeyboardInterrupt):
-        restart = asyncio.run(_serve(app, listener, Watcher(root, out, builder, events)))
+        restart = asyncio.run(_serve(app, listener, Watcher(root, out, builder, events), address))
     if restart:
         listener.close()
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - this very command
@@ -154,17 +153,24 @@ def _run(root: Path, options: Namespace, listener: socket.socket) -> int:
     return 0
 
 
-async def _serve(app: ASGIApp, listener: socket.socket, watcher: Watcher) -> bool:
+async def _serve(app: ASGIApp, listener: socket.socket, watcher: Watcher, address: str) -> bool:
     """Runs until the server is told to end; returns whether that was for new code."""
     config = uvicorn.Config(app, log_level="warning", lifespan="on", timeout_graceful_shutdown=1)
     server = uvicorn.Server(config)
     watching = asyncio.create_task(watcher.run())
 
+    async def announce() -> None:
+        while not server.started:
+            await asyncio.sleep(0.02)
+        print(f"Serving on {address} with live notebooks on this machine (Ctrl-C ends it)", flush=True)
+
     def ended(_: object) -> None:
         server.should_exit = True
 
     watching.add_done_callback(ended)
+    announcing = asyncio.create_task(announce())
     await server.serve(sockets=[listener])
+    announcing.cancel()
     restart = watching.done() and not watching.cancelled() and watching.exception() is None
     watching.cancel()
     with suppress(asyncio.CancelledError):
