@@ -165,7 +165,7 @@ def _generate(options: argparse.Namespace) -> int:
 def _stream(events: Any, prefix: str = "") -> None:
     """Print the text as it comes; nothing for a request that is refused."""
     for count, event in enumerate(events):
-        sys.stdout.write(event.text if count else prefix + event.text])
+        sys.stdout.write(event.text if count else prefix + event.text)
         sys.stdout.flush()
     print(flush=True)
 
