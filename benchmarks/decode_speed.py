@@ -8,6 +8,9 @@ alternates from round to round; the bandwidth is measured before and after each 
 process. Prefill and the first decode step are left out; ids are greedy, an end token stops nothing,
 sequences share no prefix. MBU = (weights + K/V read) a step / step time / bandwidth.
 
+With ``--threads 1`` the clock is the processor time of the one thread: that is what an idle machine's
+clock would show, on a busy one too, but for the caches and the memory that others use.
+
 How it could lie: a model smaller than the last-level cache reads no memory at all, so its MBU may
 pass 1 and says little (compare ``bytes_per_step`` with ``last_level_cache_mib``); other programs on
 the machine slow whichever variant they meet, hence the spread. The last line of stdout is JSON.
@@ -27,6 +30,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -42,24 +46,28 @@ from minillm.models.load import load_model
 PROMPT_TOKENS = 64
 BLOCK_SIZE = 16
 READ_BYTES = 512 * 2**20
+VARIANT = ("model", "backend", "dtype", "batch")
 
 
-def read_bandwidth(repeats: int = 5) -> float:
-    """Bytes a second that all cores together read from memory: the best of a few passes over 512 MiB."""
-    cores = os.cpu_count() or 1
-    parts = [np.ones(READ_BYTES // 4 // cores, np.float32) for _ in range(cores)]
+def read_bandwidth(threads: int, clock: Callable[[], float], repeats: int = 5) -> float:
+    """Bytes a second that the threads together read from memory: the best of a few passes over 512 MiB."""
+    parts = [np.ones(READ_BYTES // 4 // threads, np.float32) for _ in range(threads)]
     best = 0.0
-    with ThreadPoolExecutor(cores) as pool:
+    with ThreadPoolExecutor(threads) as pool:
         for _ in range(repeats):
-            started = time.perf_counter()
-            list(pool.map(np.add.reduce, parts))  # NumPy releases the interpreter's lock
-            best = max(best, READ_BYTES / (time.perf_counter() - started))
+            started = clock()
+            if threads == 1:
+                np.dot(parts[0], parts[0])
+            else:
+                list(pool.map(np.add.reduce, parts))  # NumPy releases the interpreter's lock
+            best = max(best, READ_BYTES / (clock() - started))
     return best
 
 
-def measure(model_name: str, backend_name: str, dtype: str, batch: int, steps: int) -> dict[str, Any]:
+def measure(model_name: str, backend_name: str, dtype: str, batch: int, steps: int, threads: int) -> dict[str, Any]:
     """One variant, in this process."""
-    before = read_bandwidth()
+    clock = time.thread_time if threads == 1 else time.perf_counter
+    before = read_bandwidth(threads, clock)
     model = load_model(hub.resolve(model_name, Locations()))
     backend: Any = create_backend(model, backend_name, dtype, "cpu")
     per_sequence = -(-(PROMPT_TOKENS + steps + 2) // BLOCK_SIZE)
@@ -72,9 +80,9 @@ def measure(model_name: str, backend_name: str, dtype: str, batch: int, steps: i
     for _ in range(steps + 2):
         chunks = [Chunk(s, t, computed) for s, t in zip(sequences, tables, strict=True)]
         plan = plan_of(chunks, BLOCK_SIZE)
-        started = time.perf_counter()
+        started = clock()
         result = backend.run(plan)
-        times.append(time.perf_counter() - started)
+        times.append(clock() - started)
         computed = len(sequences[0])
         for sequence, token in zip(sequences, result.token_ids, strict=True):
             sequence.append(token)
@@ -87,7 +95,7 @@ def measure(model_name: str, backend_name: str, dtype: str, batch: int, steps: i
         else capacity.weight_bytes // model.weights.parameters * (model.spec.vocab_size * model.spec.hidden)
     )
     step_bytes = capacity.weight_bytes - embed_bytes + batch * context * capacity.kv_bytes_per_token
-    bandwidth = max(before, read_bandwidth())
+    bandwidth = max(before, read_bandwidth(threads, clock))
     return {
         "model": model_name,
         "backend": backend_name,
@@ -108,10 +116,11 @@ def available(name: str) -> bool:
     return any(e.name == name and e.path is not None for e in hub.catalogue(Locations()))
 
 
-def run_fresh(variant: dict[str, Any], steps: int) -> dict[str, Any]:
+def run_fresh(variant: dict[str, Any], steps: int, threads: int) -> dict[str, Any]:
     arguments = [f"--{key}={value}" for key, value in variant.items()]
-    command = [sys.executable, __file__, "--one", f"--steps={steps}", *arguments]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    command = [sys.executable, __file__, "--one", f"--steps={steps}", f"--threads={threads}", *arguments]
+    limits = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), str(threads))
+    done = subprocess.run(command, check=True, capture_output=True, text=True, env={**os.environ, **limits})
     result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return result
 
@@ -144,11 +153,12 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=48)
     parser.add_argument("--record", type=Path, help="file to write the results to, with date and command")
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
-    for name, kind in (("model", str), ("backend", str), ("dtype", str), ("batch", int)):
-        parser.add_argument(f"--{name}", type=kind, help=argparse.SUPPRESS)
+    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    for name in VARIANT:
+        parser.add_argument(f"--{name}", type=int if name == "batch" else str, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
-        print(json.dumps(measure(options.model, options.backend, options.dtype, options.batch, options.steps)))
+        print(json.dumps(measure(*(getattr(options, name) for name in (*VARIANT, "steps", "threads")))))
         return
     variants = [
         {"model": m, "backend": b, "dtype": "float32", "batch": n}
@@ -161,7 +171,7 @@ def main() -> None:
     for round_number in range(options.rounds):
         order = list(enumerate(variants))
         for i, variant in order if round_number % 2 == 0 else reversed(order):
-            results[i].append(run_fresh(variant, options.steps))
+            results[i].append(run_fresh(variant, options.steps, options.threads))
     rows = [best_of(rounds) for rounds in results.values()]
     print(f"{'model':9} {'backend':7} {'batch':>5} {'tokens/s':>9} {'step ms':>8} {'GB/s read':>9} {'MBU':>5}")
     for r in rows:
@@ -170,6 +180,8 @@ def main() -> None:
             f"{r['bandwidth_gb_per_s']:9.1f} {r['mbu']:5.2f}"
         )
     machine = {
+        "threads": options.threads,
+        "clock": "processor time" if options.threads == 1 else "wall",
         "cpu": cpu_name(),
         "cores": os.cpu_count(),
         "last_level_cache_mib": last_level_cache_mib(),
