@@ -6,8 +6,9 @@ import os
 import sys
 from pathlib import Path
 
-_BROWSER_BYTES = 256 * 2**20  # of the 2 GiB that Pyodide can address
+_BROWSER_BYTES = 64 * 2**20  # of the 2 GiB that Pyodide can address; there memory is taken at once
 _CPU_CAP_BYTES = 2 * 2**30  # enough for a book's runs; more only when one sequence needs it
+_CPU_SEQUENCES = 32  # of full length: more blocks than this only make a small model's start slower
 _CPU_SHARE = 0.5  # of what is available: the step's own arrays and other programs need the rest
 
 
@@ -32,7 +33,7 @@ def available_host_bytes() -> int:
 def host_kv_budget_bytes(available: int, one_sequence_bytes: int) -> int:
     """Bytes of KV cache to allocate on a host with ``available`` bytes."""
     share = available if sys.platform == "emscripten" else int(available * _CPU_SHARE)
-    return min(share, max(_CPU_CAP_BYTES, one_sequence_bytes))
+    return min(share, max(_CPU_CAP_BYTES, one_sequence_bytes), _CPU_SEQUENCES * one_sequence_bytes)
 
 
 def blocks_for(*, budget_bytes: int, block_size: int, bytes_per_token: int, max_model_len: int) -> int:

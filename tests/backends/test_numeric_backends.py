@@ -13,7 +13,7 @@ from random_models import random_model
 
 from minillm.backends import create_backend
 from minillm.backends.inputs import stale_slots
-from minillm.backends.memory import MemoryShortageError, blocks_for
+from minillm.backends.memory import MemoryShortageError, blocks_for, host_kv_budget_bytes
 from minillm.backends.numpy_backend import NumpyBackend
 from minillm.backends.plans import Chunk, plan_of
 from minillm.backends.torch_backend import TorchBackend
@@ -70,6 +70,14 @@ def test_blocks_come_from_the_memory_at_hand(model: LoadedModel, name: str) -> N
     backend_class(model, available_bytes=2 * 100 * per_token, max_model_len=96).load(block_size=4, num_blocks=None)
     with pytest.raises(MemoryShortageError):
         backend_class(model, available_bytes=2 * 100 * per_token, max_model_len=97).load(block_size=4, num_blocks=None)
+
+
+def test_a_small_model_does_not_take_all_memory() -> None:
+    gib = 2**30
+    assert host_kv_budget_bytes(64 * gib, one_sequence_bytes=2**20) == 32 * 2**20
+    assert host_kv_budget_bytes(64 * gib, one_sequence_bytes=gib // 2) == 2 * gib
+    assert host_kv_budget_bytes(64 * gib, one_sequence_bytes=5 * gib) == 5 * gib
+    assert host_kv_budget_bytes(2 * gib, one_sequence_bytes=gib // 2) == gib
 
 
 @pytest.mark.parametrize("block_size", [1, 3, 16])
@@ -228,6 +236,22 @@ def test_batch_mates_change_nothing(model: LoadedModel, name: str) -> None:
     for row, chunk in enumerate(chunks):
         alone = loaded(model, name).logits(plan_of([chunk], 4))[0]
         np.testing.assert_allclose(mixed[row], alone, atol=1e-5)
+
+
+@BOTH
+def test_chunks_of_a_long_prompt_change_nothing(tmp_path: Path, name: str) -> None:
+    """4,000 tokens at once, and in chunks of 512 and of 1,333: float32's rounding, and no more."""
+    long = random_model(tmp_path / "long", max_position_embeddings=4096, num_hidden_layers=1)
+    ids = np.random.default_rng(0).integers(0, 97, 4000).tolist()
+    found = []
+    for chunk in (4000, 512, 1333):
+        backend = loaded(long, name, block_size=16, num_blocks=260)
+        for start in range(0, 4000, chunk):
+            plan = plan_of([Chunk(ids, list(range(1, 251)), start, min(start + chunk, 4000))], 16)
+            logits = backend.logits(plan)[0]
+        found.append(logits)
+    for other in found[1:]:
+        np.testing.assert_allclose(other, found[0], atol=1e-5 * np.abs(found[0]).max())
 
 
 def generate(model: LoadedModel, name: str, prompts: list[list[int]], config: EngineConfig, params: Any) -> Any:
