@@ -14,7 +14,8 @@ with app.setup:
 
     from minillm.backends.plans import plan_of
     from visualizers import notebook
-    from visualizers.kv_cache_on_off import MEASURED, VISUALIZER, Race, race
+    from visualizers.cache_race import MEASURED, Race, race
+    from visualizers.kv_cache_on_off import VISUALIZER
 
 
 @app.cell

@@ -10,9 +10,11 @@ import pytest
 
 from minillm.core.plan import StepPlan
 from minillm.ops import numpy_ops
+from visualizers import cache_race
 from visualizers import kv_cache_on_off as figure
+from visualizers.cache_race import MEASURED, Lap, Race, step_flops, totals
 from visualizers.contract import InputError
-from visualizers.kv_cache_on_off import MEASURED, STOPS, VISUALIZER, Lap, Race, step_flops, totals
+from visualizers.kv_cache_on_off import STOPS, VISUALIZER
 from visualizers.snapshot import Snapshot
 
 
@@ -20,7 +22,7 @@ from visualizers.snapshot import Snapshot
 def one_repeat() -> Iterator[None]:
     """No test looks at how long anything took."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(figure, "REPEATS", 1)
+        patch.setattr(cache_race, "REPEATS", 1)
         yield
 
 

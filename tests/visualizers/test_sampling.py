@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from minillm.core.sampling import SamplingParams, distribution
 from visualizers import sampling as figure
 from visualizers.contract import InputError
-from visualizers.sampling import SHOWN, VISUALIZER, cut, entropy_bits, logits_after
+from visualizers.next_token import SHOWN, cut, entropy_bits, logits_after
+from visualizers.sampling import VISUALIZER
 from visualizers.snapshot import Snapshot
 
 GRID = {i.name: i.grid() for i in VISUALIZER.inputs if i.instant == "grid"}
