@@ -53,7 +53,7 @@ def _figures(served: Sequence[Served]) -> dict[str, float]:
     ttft = sorted(s.ttft_s for s in served)
     held = sum(s.released_s - s.end_s for s in served)
     end = max(s.end_s for s in served)
-    return {
+    found = {
         "ttft_median": median(ttft),
         "ttft_p99": ttft[-(-99 * len(ttft) // 100) - 1],
         "tpot": median(s.tpot_s for s in served),
@@ -62,6 +62,7 @@ def _figures(served: Sequence[Served]) -> dict[str, float]:
         "end": end,
         "held_waste": held / sum(s.released_s - s.start_s for s in served),
     }
+    return {name: round(value, 6) for name, value in found.items()}
 
 
 def _bar(number: int, s: Served) -> dict[str, Any]:
@@ -83,9 +84,9 @@ def _request(number: int, served: Mapping[str, Sequence[Served]]) -> dict[str, A
         "prompt": job.prompt,
         "output": job.output,
     }
-    for policy, those in served.items():  # to the microsecond: modelled time says no more, and a page loads less
+    for policy, those in served.items():  # to 0.1 ms: modelled time says no more, and a page loads less
         s = those[number]
-        found |= {f"ttft_{policy}": round(s.ttft_s, 6), f"e2e_{policy}": round(s.end_s - job.arrival_s, 6)}
+        found |= {f"ttft_{policy}": round(s.ttft_s, 4), f"e2e_{policy}": round(s.end_s - job.arrival_s, 4)}
     return found
 
 
