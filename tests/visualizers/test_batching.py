@@ -114,9 +114,9 @@ def test_the_figures_are_those_of_the_requests() -> None:
     for policy in POLICIES:
         ttft = sorted(r[f"ttft_{policy}"] for r in rows)
         assert data.values[f"ttft_p99_{policy}"] == pytest.approx(ttft[-1], abs=1e-4)  # rows are rounded
-        assert data.values[f"ttft_median_{policy}"] == pytest.approx((ttft[11] + ttft[12]) / 2, abs=1e-6)
+        assert data.values[f"ttft_median_{policy}"] == pytest.approx((ttft[11] + ttft[12]) / 2, abs=1e-4)
         rate = sum(r["output"] for r in rows) / data.values[f"end_{policy}"]
-        assert data.values[f"tokens_per_s_{policy}"] == pytest.approx(rate)
+        assert data.values[f"tokens_per_s_{policy}"] == pytest.approx(rate, rel=1e-5)
     assert data.values["longest_output"] == 10 * data.values["shortest_output"]
 
 
