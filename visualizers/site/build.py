@@ -20,6 +20,7 @@ from visualizers.site.figures import Figures
 from visualizers.site.files import files_below, place, place_tree, swapped, write
 from visualizers.site.generated import Generated
 from visualizers.site.generators import Generator, Nav
+from visualizers.site.payloads import Payloads
 from visualizers.site.postprocess import Facts
 from visualizers.site.project import HOME, Page, Project, load
 from visualizers.site.render import START, Context, render
@@ -106,8 +107,12 @@ class Builder:
     generator: Generator = field(default_factory=lambda: generators.get("mkdocs"))
     vega: Callable[[], str] | None = None  # the script that draws figures
     say: Say = print
+    payload_folder: Path | None = None  # where the figures' JSON is kept between processes
     _last: Content | None = None
     _notebooks: Path | None = None
+
+    def __post_init__(self) -> None:
+        self._payloads = Payloads(self.figures, self.payload_folder)
 
     @classmethod
     def of(cls, root: Path, *, site_url: str | None = None, generator: Generator | None = None) -> Builder:
@@ -124,6 +129,7 @@ class Builder:
             site_url,
             generator or generators.get("mkdocs"),
             lambda: vega_script(root / ".cache"),
+            payload_folder=root / ".cache" / "payloads",
         )
 
     def build(self, out: Path, notebooks: Path | None = None) -> Content:
@@ -168,7 +174,7 @@ class Builder:
         names = self.figures.names()
         for position, name in enumerate(names, start=1):
             started = time.monotonic()
-            self.figures.payload(name)
+            self._payloads.text(name)
             taken = time.monotonic() - started
             if taken >= TOLD_S:
                 self.say(f"figures: {position} of {len(names)}, {name}, {taken:.0f} s")
@@ -234,8 +240,7 @@ class Builder:
 
     def _write_figures(self, out: Path) -> None:
         for name in self.figures.names():
-            payload = json.dumps(self.figures.payload(name), ensure_ascii=False, separators=(",", ":"))
-            write(out / "figures" / f"{name}.json", payload)
+            write(out / "figures" / f"{name}.json", self._payloads.text(name))
 
         if self.vega is not None:
             write(out / "assets" / "js" / "vega.js", self.vega())
