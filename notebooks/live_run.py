@@ -18,7 +18,8 @@ with app.setup:
     from visualizers.live_run import VISUALIZER
     from visualizers.one_request import Run
 
-    TICK_S = 0.1  # how long the engine runs between two drawings
+    # How far the engine runs between two drawings: long enough to get on, short enough to be followed.
+    TICK_S, TICK_TOKENS = 0.1, 6
 
 
 @app.cell
@@ -85,7 +86,7 @@ def _(get_run, set_running, tick):
     tick  # each tick runs this cell
     shown = get_run()
     mo.stop(shown is None, mo.md("Press **Run**: the engine goes on from the prompt."))
-    if shown.goes_on and not shown.advance(TICK_S):
+    if shown.goes_on and not shown.advance(TICK_S, TICK_TOKENS):
         set_running(False)
     data = shown.data()
     v = data.values

@@ -5,6 +5,7 @@ A notebook calls :meth:`Run.advance` again and again and draws :meth:`Run.data` 
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -90,17 +91,18 @@ class Run:
         """From the request's arrival to its last token so far."""
         return self._moments[-1].time_s if self._moments else 0.0
 
-    def advance(self, seconds: float) -> bool:
-        """Runs whole steps of the engine for about ``seconds``, at least one; returns whether it goes on."""
+    def advance(self, seconds: float, tokens: int | None = None) -> bool:
+        """Runs steps for about ``seconds`` or ``tokens`` more tokens, at least one; returns whether it goes on."""
         engine, watch = self._llm.engine, self._watch
         watch.start()
         end_s = watch() + seconds
         # Submitted here and not before, since the time to the first token counts from now.
         request = self._request = self._request or engine.add_request(self._ids, self._params)
+        enough = math.inf if tokens is None else len(self._moments) + tokens
         with one_thread():
             while not request.is_finished:
                 self._note(request, engine.step())
-                if watch() >= end_s:
+                if watch() >= end_s or len(self._moments) >= enough:
                     break
         watch.stop()
         return self.goes_on
