@@ -56,10 +56,7 @@ def _(backend, get_run, length, set_run, set_running, start, ui):
         inputs = notebook.read(VISUALIZER, ui)
         kind, device = backend.value
         size = int(inputs["block_size"])
-        try:
-            run = Run(inputs["prompt"], block_size=size, max_tokens=length.value, backend=kind, device=device)
-        except RequestError as error:
-            mo.stop(True, mo.callout(str(error), kind="warn"))
+        run = Run(inputs["prompt"], block_size=size, max_tokens=length.value, backend=kind, device=device)
         set_run(run)
         set_running(True)
     return
@@ -86,8 +83,12 @@ def _(get_run, set_running, tick):
     tick  # each tick runs this cell
     shown = get_run()
     mo.stop(shown is None, mo.md("Press **Run**: the engine goes on from the prompt."))
-    if shown.goes_on and not shown.advance(TICK_S, TICK_TOKENS):
+    try:
+        if shown.goes_on and not shown.advance(TICK_S, TICK_TOKENS):
+            set_running(False)
+    except RequestError as error:  # a prompt that the engine can never serve
         set_running(False)
+        mo.stop(True, mo.callout(str(error), kind="warn"))
     data = shown.data()
     v = data.values
     numbers = {

@@ -14,8 +14,9 @@ from typing import Any
 
 import altair as alt
 
+from minillm.core.request import RequestError
 from visualizers.charts import colour_scale, rows
-from visualizers.contract import Choice, Column, Data, Number, Table, Text, Visualizer
+from visualizers.contract import Choice, Column, Data, InputError, Number, Table, Text, Visualizer
 from visualizers.measure import thread_clock
 from visualizers.one_request import DECODE, FILLED, MODEL, PREFILL, RESERVED, SEED, TEMPERATURE, Run
 from visualizers.palette import colour
@@ -44,7 +45,11 @@ def recorded(prompt: str, block_size: int) -> Run:
 
 def compute(inputs: Mapping[str, Any]) -> Data:
     """The run of the inputs' prompt after ``tokens`` output tokens."""
-    return recorded(inputs["prompt"], int(inputs["block_size"])).data(int(inputs["tokens"]))
+    try:
+        run = recorded(inputs["prompt"], int(inputs["block_size"]))
+    except RequestError as error:
+        raise InputError(f"--prompt: {error}") from error
+    return run.data(int(inputs["tokens"]))
 
 
 def figure(data: Data) -> alt.VConcatChart:

@@ -1,0 +1,228 @@
+"""The live level in a real Chromium: a notebook on a kernel of this machine, and one in the browser's own Python."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from browser_page import launched
+from live_site import exported, served, wait_for, write_project, write_site
+from playwright.sync_api import Browser, FrameLocator, Page, expect
+from starlette.applications import Starlette
+from starlette.routing import Mount
+
+from visualizers.site.files import place_tree
+from visualizers.site.live import SESSION_TTL_S
+from visualizers.site.serve import application
+from visualizers.site.static import Site
+
+pytestmark = pytest.mark.browser
+
+NAMES = ("kv-cache-size", "live-run", "raises")
+STARTED_MS = 240_000  # a limit for a busy machine; how long it takes is measured elsewhere
+CHANGED_MS = 60_000
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with launched() as chromium:
+        yield chromium
+
+
+class Troubles(list[str]):
+    """Requests that leave the site, answers that fail, and errors on the console."""
+
+    def __init__(self, page: Page, base: str) -> None:
+        super().__init__()
+        inside = (base, "data:", "blob:")
+        page.on("request", lambda r: None if r.url.startswith(inside) else self.append(f"third party: {r.url}"))
+        page.on("response", lambda r: self.append(f"{r.status}: {r.url}") if r.status >= 400 else None)
+        page.on("console", lambda m: self.append(m.text) if m.type == "error" else None)
+        page.on("pageerror", lambda e: self.append(str(e)))
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    page = browser.new_page(viewport={"width": 1000, "height": 900})
+    yield page
+    page.close()
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, object]]:
+    """The local server with two notebooks and one that raises, below a path."""
+    root = write_project(tmp_path_factory.mktemp("project"), "kv_cache_size", "live_run")
+    site = write_site(tmp_path_factory.mktemp("site"), *NAMES)
+    app = application(site, root, root_path="/x/")
+    with served(app) as address:
+        yield f"{address}x/", app
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The same page as plain files, with the notebooks exported for the browser."""
+    site = write_site(tmp_path_factory.mktemp("published"), *NAMES)
+    place_tree(exported().folder, site / "notebooks")
+    with served(plain(site)) as address:
+        yield address
+
+
+def plain(site: Path) -> Starlette:
+    """A host that serves files and nothing else."""
+    return Starlette(routes=[Mount("/", app=Site(site))])
+
+
+def ask_live(page: Page, name: str, **inputs: object) -> None:
+    """What a figure's script sends when "Run live" is pressed."""
+    page.locator(f"hb-figure[name={name}]").evaluate(
+        "(e, detail) => e.dispatchEvent(new CustomEvent('hb-live', {bubbles: true, detail}))",
+        {"name": name, "inputs": inputs},
+    )
+
+
+def run_live(page: Page, address: str, name: str, **inputs: object) -> FrameLocator:
+    """Asks for a figure's notebook and waits until it answers."""
+    page.goto(address)
+    ask_live(page, name, **inputs)
+    figure = page.locator(f"hb-figure[name={name}]")
+    expect(figure.locator("iframe[data-ready]")).to_be_attached(timeout=STARTED_MS)
+    return figure.frame_locator("iframe")
+
+
+def _moves_to_a_changed_output(page: Page, address: str) -> None:
+    """The notebook opens in the figure's state; a control of its own moves it on."""
+    frame = run_live(page, address, "kv-cache-size", context=4096)
+    sentence = frame.locator(".output-area .markdown", has_text="in the cache of").first
+    expect(sentence).to_contain_text("4,096", timeout=STARTED_MS)  # carried over from the figure
+    before = sentence.inner_text()
+    slider = frame.get_by_role("slider").first
+    slider.focus()
+    slider.press("ArrowRight")
+    expect(sentence).not_to_have_text(before, timeout=CHANGED_MS)
+    expect(frame.locator("svg.marks")).to_be_attached()
+
+
+def test_a_notebook_moves_on_the_local_kernel(page: Page, local: tuple[str, object]) -> None:
+    troubles = Troubles(page, local[0])
+    _moves_to_a_changed_output(page, local[0])
+    expect(page.locator(".hbl-status")).to_have_text("Running on a kernel of this machine")
+    assert troubles == []
+
+
+def test_a_notebook_moves_in_the_browsers_python(page: Page, published: str) -> None:
+    troubles = Troubles(page, published)
+    page.add_init_script(
+        """new MutationObserver(() => (globalThis.said ??= new Set()).add(document.querySelector('.hbl-status')
+            ?.textContent)).observe(document, {subtree: true, childList: true, characterData: true})"""
+    )
+    _moves_to_a_changed_output(page, published)
+    expect(page.locator(".hbl-status")).to_have_text("Running in this browser's Python")
+    said = page.evaluate("[...globalThis.said].join('; ')")
+    assert " MB" in said  # what it is loading, and how far it is
+    assert troubles == []
+
+
+def _grows_and_stops(page: Page, address: str) -> None:
+    """Text comes in several drawings, not at the end; the stop button ends it before its length."""
+    frame = run_live(page, address, "live-run")
+    text = frame.locator("blockquote").first
+    expect(text).to_be_attached(timeout=STARTED_MS)
+    seen = {text.inner_text()}
+    wait_for(lambda: seen.add(text.inner_text()) or len(seen) >= 4, 120)
+    frame.get_by_role("button", name="Stop").click()
+    page.wait_for_timeout(1500)
+    stopped = text.inner_text()
+    page.wait_for_timeout(1500)
+    assert text.inner_text() == stopped
+    lengths = sorted(map(len, seen))
+    assert lengths[0] < lengths[-1]
+
+
+def test_the_live_run_redraws_while_it_runs_on_the_local_kernel(page: Page, local: tuple[str, object]) -> None:
+    _grows_and_stops(page, local[0])
+    frame = page.frame_locator("iframe")
+    expect(frame.get_by_text("memory of the process")).to_be_visible()
+
+
+def test_the_live_run_redraws_while_it_runs_in_the_browser(page: Page, published: str) -> None:
+    troubles = Troubles(page, published)
+    _grows_and_stops(page, published)
+    assert troubles == []
+
+
+@pytest.mark.parametrize("where", ["local", "published"])
+def test_a_notebook_that_raises_says_so(page: Page, request: pytest.FixtureRequest, where: str) -> None:
+    given = request.getfixturevalue(where)
+    frame = run_live(page, given if where == "published" else given[0], "raises")
+    expect(frame.get_by_text("the disk of this notebook is full").first).to_be_visible(timeout=CHANGED_MS)
+
+
+def test_one_frame_at_a_time_and_its_kernel_ends_with_it(page: Page, local: tuple[str, object]) -> None:
+    address, app = local
+    live = app._app.state.live  # type: ignore[attr-defined]
+    run_live(page, address, "kv-cache-size")
+    assert live.sessions() >= 1
+    ask_live(page, "raises")
+    expect(page.locator("iframe")).to_have_count(1)
+    page.locator(".hbl-close").click()
+    expect(page.locator("iframe")).to_have_count(0)
+    expect(page.locator("hb-figure[name=raises] [data-run]")).to_be_focused()
+    wait_for(lambda: live.sessions() == 0, SESSION_TTL_S + 60)
+
+
+def test_the_frame_follows_the_pages_theme(page: Page, local: tuple[str, object]) -> None:
+    frame = run_live(page, local[0], "kv-cache-size")
+    body = frame.locator("body")
+    expect(body).to_have_attribute("data-vscode-theme-kind", "vscode-light")
+    page.evaluate("document.body.dataset.mdColorScheme = 'slate'")
+    expect(body).to_have_attribute("data-vscode-theme-kind", "vscode-dark")
+    expect(frame.locator("svg.marks")).to_be_attached()
+    colour = frame.locator("body").evaluate("e => getComputedStyle(e).getPropertyValue('--hb-kv').trim()")
+    assert colour == "#f48d00"
+
+
+def test_the_frame_is_as_high_as_the_notebook(page: Page, local: tuple[str, object]) -> None:
+    frame = run_live(page, local[0], "kv-cache-size")
+    expect(frame.locator("svg.marks")).to_be_attached()
+    page.wait_for_timeout(1000)
+    inside = frame.locator("#App").evaluate("e => e.scrollHeight")
+    outside = page.locator("iframe").evaluate("e => e.clientHeight")
+    assert outside >= inside > 300
+
+
+def test_a_figure_that_moved_offers_to_start_again(page: Page, local: tuple[str, object]) -> None:
+    run_live(page, local[0], "kv-cache-size")
+    again = page.locator(".hbl-again")
+    expect(again).to_be_hidden()
+    page.locator("hb-figure[name=kv-cache-size]").evaluate(
+        """e => e.dispatchEvent(new CustomEvent('hb-inputs', {bubbles: true, detail:
+            {name: 'kv-cache-size', inputs: {context: 2048}}}))"""
+    )
+    expect(again).to_be_visible()
+    again.click()
+    sentence = page.frame_locator("iframe").locator(".output-area .markdown", has_text="in the cache of").first
+    expect(sentence).to_contain_text("2,048", timeout=STARTED_MS)
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        ({"wasm": False, "reason": "no index answers"}, "Live notebooks are off: no index answers."),
+        ({"local": True, "notebooks": {}}, "This figure has no notebook."),
+        (None, "this site was published without them"),
+    ],
+)
+def test_a_reader_hears_why_there_is_no_live_notebook(
+    page: Page, tmp_path: Path, status: dict[str, object] | None, said: str
+) -> None:
+    site = write_site(tmp_path / "site", "live-run")
+    if status is not None:
+        (site / "notebooks").mkdir()
+        (site / "notebooks" / "live.json").write_text(json.dumps(status))
+    with served(plain(site)) as address:
+        page.goto(address)
+        ask_live(page, "live-run")
+        expect(page.locator(".hbl-status")).to_contain_text(said)
+        expect(page.locator("iframe")).to_have_count(0)
