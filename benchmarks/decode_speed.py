@@ -5,8 +5,9 @@
 What is measured: steps that decode one token for each of ``--batch`` sequences, driven without the
 engine, so that scheduling is not in it. Each variant runs in a fresh process, in an order that
 alternates from round to round; the bandwidth is measured before and after each variant, and the
-highest of the run is the measure of all. Prefill and the first decode step are left out; ids are greedy, an end token stops nothing,
-sequences share no prefix. MBU = (weights + K/V read) a step / step time / bandwidth.
+highest of the run is the measure of all. Prefill and the first decode step are left out; ids are
+greedy, an end token stops nothing, sequences share no prefix.
+MBU = (weights + K/V read) a step / step time / bandwidth.
 
 With ``--threads 1`` the clock is the processor time of the one thread: that is what an idle machine's
 clock would show, on a busy one too, but for the caches and the memory that others use.
