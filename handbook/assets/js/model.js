@@ -8,13 +8,17 @@ import { formatValue, templateParts, withUnit } from "./formats.js";
 /** A value that an input does not take; the message is for the reader. */
 export class InputError extends Error {}
 
-/** Compiles expressions of Vega's language over inputs; `vega` is the bundle's `hbVega`. */
+/**
+ * Compiles an expression of Vega's language to a function of the inputs and of `shared`, which gives
+ * the value of the expression that others call `_0`, `_1` ...; `vega` is the bundle's `hbVega`.
+ */
 export function compiler(vega) {
-  const generate = vega.codegenExpression({ allowed: [], forbidden: [], globalvar: "inputs" });
+  const globalvar = (name) => (/^_\d+$/.test(name) ? `shared(${name.slice(1)})` : `inputs[${JSON.stringify(name)}]`);
+  const generate = vega.codegenExpression({ allowed: [], forbidden: [], globalvar });
   // Vega lacks these two, and log(x) / LN2 is not exact at powers of two.
   generate.functions.log2 = "Math.log2";
   generate.functions.log10 = "Math.log10";
-  return (text) => new Function("inputs", `"use strict"; return ${generate(vega.parseExpression(text)).code};`);
+  return (text) => new Function("inputs", "shared", `"use strict"; return ${generate(vega.parseExpression(text)).code};`);
 }
 
 export class Model {
@@ -68,11 +72,11 @@ export class Model {
   /** The figure where the inputs are `values`. Cells are numbers, text, truth values or null. */
   at(values) {
     const payload = this.#payload;
-    const scope = this.#scope(values);
+    const value = this.#evaluator(values);
     const state = payload.states[this.#index(values)];
     const columns = new Map();
     const column = (index) => {
-      if (!columns.has(index)) columns.set(index, payload.cells[index].map((cell) => this.#cell(cell, scope)));
+      if (!columns.has(index)) columns.set(index, payload.cells[index].map(value));
       return columns.get(index);
     };
     const records = (fields) => {
@@ -94,20 +98,19 @@ export class Model {
     return this.#payload.grid.reduce((index, [name, stops]) => index * stops.length + stops.indexOf(values[name]), 0);
   }
 
-  /** The inputs, and the shared expressions `_0`, `_1` ... as getters that compute once. */
-  #scope(values) {
-    const scope = { ...values };
-    this.#payload.exprs.forEach((text, i) => {
-      let known;
-      Object.defineProperty(scope, `_${i}`, { get: () => (known ??= this.#cell(`=${text}`, scope)) });
-    });
-    return scope;
+  /** A function that gives the value of a cell at these inputs; what expressions share is computed once. */
+  #evaluator(inputs) {
+    const known = new Map();
+    const shared = (index) => {
+      if (!known.has(index)) known.set(index, this.#function(this.#payload.exprs[index])(inputs, shared));
+      return known.get(index);
+    };
+    return (cell) => (typeof cell === "string" && cell[0] === "=" ? this.#function(cell.slice(1))(inputs, shared) : cell);
   }
 
-  #cell(cell, scope) {
-    if (typeof cell !== "string" || !cell.startsWith("=")) return cell;
-    if (!this.#compiled.has(cell)) this.#compiled.set(cell, this.#compile(cell.slice(1)));
-    return this.#compiled.get(cell)(scope);
+  #function(text) {
+    if (!this.#compiled.has(text)) this.#compiled.set(text, this.#compile(text));
+    return this.#compiled.get(text);
   }
 }
 
