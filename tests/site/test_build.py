@@ -8,6 +8,7 @@ import os
 import re
 import time
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from visualizers.site.files import files_below, swapped
 
 
 def builder(root: Path, **options: Any) -> Builder:
-    return Builder(root, CardboardFigures(), NAMES, say=lambda _: None, **options)
+    return Builder(root, CardboardFigures(), NAMES, **{"say": lambda _: None, **options})
 
 
 def tree(folder: Path) -> dict[str, bytes]:
@@ -142,6 +143,17 @@ def test_a_build_does_not_replace_what_no_build_has_written(tmp_path: Path) -> N
     (tmp_path / "file").write_text("")
     with pytest.raises(SiteError, match="is a file"), swapped(tmp_path / "file"):
         pass
+
+
+def test_two_builds_of_one_project_do_not_meet(built: Any, tmp_path: Path) -> None:
+    outs = [tmp_path / name for name in "ab"]
+    said: list[str] = []
+    threads = [Thread(target=builder(built.root, say=said.append).build, args=(out,)) for out in outs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert tree(outs[0]) == tree(outs[1]) == tree(built.out)
 
 
 def test_notebooks_are_placed_and_kept(built: Any, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import json
 import shutil
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from visualizers import palette
 from visualizers.site import bookmap, generated, generators, hosting, llms, postprocess, twins
 from visualizers.site.errors import PageError, Problem
 from visualizers.site.figures import Figures
-from visualizers.site.files import files_below, place, place_tree, swapped, write
+from visualizers.site.files import files_below, locked, place, place_tree, swapped, write
 from visualizers.site.generated import Generated
 from visualizers.site.generators import Generator, Nav
 from visualizers.site.payloads import Payloads
@@ -137,9 +138,10 @@ class Builder:
         content = self._compose()  # first: what is wrong with a text shows within seconds
         self._compute_figures()
         with swapped(out) as staging:
-            self._generate(content, partial=False)
-            self.say(f"pages: {len(content.documents)} rendered by {self.generator.name}")
-            self._finish(content, staging, self._raw_files())
+            with self._lock():
+                self._generate(content, partial=False)
+                self.say(f"pages: {len(content.documents)} rendered by {self.generator.name}")
+                self._finish(content, staging, self._raw_files())
             self._write_texts(content, staging)
             self._write_figures(staging)
             if notebooks is not None:
@@ -160,10 +162,11 @@ class Builder:
         changed = [path for path, document in content.documents.items() if document != last.documents[path]]
         changed += [p for p, f in content.facts.items() if f != last.facts[p] and p not in changed]
         if changed:
-            before = self._search_index()
-            self._generate(content, partial=True)
-            self._merge_search_index(before, [content.facts[path].url for path in changed])
-            self._finish(content, out, [_html_of(path, content) for path in changed] + ["search/search_index.json"])
+            with self._lock():
+                before = self._search_index()
+                self._generate(content, partial=True)
+                self._merge_search_index(before, [content.facts[path].url for path in changed])
+                self._finish(content, out, [_html_of(path, content) for path in changed] + ["search/search_index.json"])
         self._write_assets(content, out)
         self._write_texts(content, out)
         self._last = content
@@ -181,6 +184,10 @@ class Builder:
 
     def _compose(self) -> Content:
         return compose(load(self.root, site_url=self.site_url), self.figures, self.namespace)
+
+    def _lock(self) -> AbstractContextManager[None]:
+        """The folders between sources and site are one for all builds of a project, a running server's included."""
+        return locked(self.root / ".build" / "lock", self.say)
 
     @property
     def _docs(self) -> Path:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -54,6 +55,19 @@ def place_tree(source: Path, target: Path) -> None:
 def files_below(folder: Path) -> list[str]:
     """The paths of all files below ``folder``, relative to it, sorted."""
     return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+
+
+@contextmanager
+def locked(file: Path, say: Callable[[str], None]) -> Iterator[None]:
+    """Holds ``file`` as a lock between processes; says so where another one has it, and waits."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("w") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say("another build is at work in this project: waiting for it")
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield  # closing the file frees the lock
 
 
 @contextmanager

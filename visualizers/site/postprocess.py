@@ -50,7 +50,6 @@ def page(html: str, facts: Facts, project: Project) -> str:
             f'<meta name="description" content="{escape(facts.description)}">',
             f'<link rel="canonical" href="{escape(project.site_url + here)}">',
             f'<link rel="alternate" type="text/markdown" title="Markdown" href="{escape(twin)}">',
-            f'<link rel="preload" as="font" type="font/woff2" crossorigin href="{escape(relative(FONT, here))}">',
             f'<meta name="hb-figures" content="{escape(relative("figures/", here))}">',
             f'<meta name="hb-notebooks" content="{escape(relative("notebooks/", here))}">',
         )
@@ -59,6 +58,9 @@ def page(html: str, facts: Facts, project: Project) -> str:
     html = _TITLE.sub(lambda _: f"<title>{escape(name)}</title>", _DROPPED.sub("", html), count=1)
     # The theme's search is a dialog without a name.
     html = html.replace(_SEARCH, f'{_SEARCH} aria-label="Search"', 1)
+    # Before the style sheets, so that the font is there when they are.
+    font = f'<link rel="preload" as="font" type="font/woff2" crossorigin href="{escape(relative(FONT, here))}">'
+    html = html.replace("<head>", f"<head>\n    {font}", 1)
     html = html.replace("</head>", f"{head}  </head>", 1)
     if facts.path == HOME:
         html = html.replace("<body ", '<body class="hb-home" ', 1)
