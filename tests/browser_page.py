@@ -46,9 +46,12 @@ def served(folder: Path) -> Iterator[str]:
 
 
 def watched(page: Page) -> list[str]:
-    """What goes wrong on the page from now on: console errors and warnings, exceptions, failed requests."""
+    """What goes wrong on the page from now on: console errors and warnings, exceptions, failed requests.
+
+    A request that was under way when the page was left is none: it was not needed any more.
+    """
     troubles: list[str] = []
     page.on("console", lambda m: troubles.append(m.text) if m.type in ("error", "warning") else None)
     page.on("pageerror", lambda e: troubles.append(str(e)))
-    page.on("requestfailed", lambda r: troubles.append(f"{r.url}: {r.failure}"))
+    page.on("requestfailed", lambda r: r.failure == "net::ERR_ABORTED" or troubles.append(f"{r.url}: {r.failure}"))
     return troubles
