@@ -26,7 +26,9 @@ from visualizers.site.config import Indexes
 
 ROOT = Path(__file__).resolve().parents[1]
 
-RAISES = """
+RAISES = """# /// script
+# dependencies = ["marimo==0.25.2", "inference-handbook==0.1.0"]
+# ///
 import marimo
 app = marimo.App()
 

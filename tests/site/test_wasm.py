@@ -19,7 +19,7 @@ from minillm import __version__
 from visualizers.site import browser_wheel, wasm
 from visualizers.site.config import Indexes
 from visualizers.site.errors import SiteError
-from visualizers.site.wasm_bundle import loaded_files, without_marimo
+from visualizers.site.wasm_bundle import for_browser, loaded_files
 from visualizers.site.wasm_compile import slim
 
 NOWHERE = Indexes(pyodide="http://127.0.0.1:9/pyodide/", pypi="http://127.0.0.1:9/simple/")
@@ -67,15 +67,16 @@ def test_a_project_that_does_not_build_says_so(tmp_path: Path) -> None:
 
 
 def test_a_page_asks_for_no_marimo() -> None:
-    kept = without_marimo(HEADER.format(""), {"inference-handbook"})
-    assert "marimo" not in kept
+    kept = for_browser(HEADER.format(""), {"inference-handbook"})
+    assert "marimo==" not in kept
+    assert "show_tracebacks = true" in kept
     assert "inference-handbook==0.1.0" in kept
     assert kept.endswith("x = 1\n")
 
 
 def test_a_requirement_outside_the_bundle_is_refused() -> None:
     with pytest.raises(ValueError, match=r"requires 'pandas>=2'.*pyproject\.toml"):
-        without_marimo(HEADER.format(', "pandas>=2"'), {"inference-handbook"})
+        for_browser(HEADER.format(', "pandas>=2"'), {"inference-handbook"})
 
 
 def test_what_a_page_loads_is_the_closure_of_the_lock(tmp_path: Path) -> None:

@@ -152,14 +152,17 @@ def loaded_files(lock: dict[str, Any], out: Path) -> list[tuple[str, int]]:
     return [(path, (out / path).stat().st_size) for path in paths]
 
 
-def without_marimo(code: str, available: Collection[str]) -> str:
-    """The notebook's requirements less marimo, which the page has: what is not loaded, a page asks an index for.
+def for_browser(code: str, available: Collection[str]) -> str:
+    """The notebook with the script metadata that a page wants.
 
-    Raises ``ValueError`` for a requirement that the bundle does not hold, for the same reason.
+    Its requirements less marimo, which the page has: what is not loaded, a page asks an index for. Raises
+    ``ValueError`` for a requirement that the bundle does not hold, for the same reason.
     """
     project = script_metadata.loads(code)
     if project is None:
-        return code
+        raise ValueError(
+            f"has no script metadata that requires {DISTRIBUTION}: copy the first lines of another notebook"
+        )
     kept = []
     for requirement in map(str, project.get("dependencies", [])):
         name = _name_of(requirement)
@@ -168,7 +171,9 @@ def without_marimo(code: str, available: Collection[str]) -> str:
         if name not in available:
             raise ValueError(f"requires {requirement!r}, which {DISTRIBUTION} does not: add it to pyproject.toml there")
         kept.append(requirement)
-    return script_metadata.replace_block(code, script_metadata.dumps({**project, "dependencies": kept}))
+    # A notebook that raises says what and where; without this a page shows that "an internal error occurred".
+    tool = {**project.get("tool", {}), "marimo": {"runtime": {"show_tracebacks": True}}}
+    return script_metadata.replace_block(code, script_metadata.dumps({**project, "dependencies": kept, "tool": tool}))
 
 
 def page(notebook: Path, mode: WASMMode, runtime: WASMRuntimeConfig, available: Collection[str]) -> str:
@@ -178,7 +183,7 @@ def page(notebook: Path, mode: WASMMode, runtime: WASMRuntimeConfig, available: 
         raise ValueError(f"{notebook} holds no marimo notebook")
     app = InternalApp(loaded)
     try:
-        code = without_marimo(app.to_py(), available)
+        code = for_browser(app.to_py(), available)
     except ValueError as error:
         raise ValueError(f"{notebook} {error}") from error
     display = {**DEFAULT_CONFIG["display"], "theme": "system"}
