@@ -101,7 +101,9 @@ class _Renderer:
             case "math":
                 return to_mathml(token.text)
             case "math_block":
-                return f'\n{token.indent}<div class="hb-math" tabindex="0">{to_mathml(token.text, block=True)}</div>\n\n'
+                return (
+                    f'\n{token.indent}<div class="hb-math" tabindex="0">{to_mathml(token.text, block=True)}</div>\n\n'
+                )
             case "fence" if blocks.is_figure(token):
                 return self._figure(token)
             case "fence" if blocks.is_map(token):

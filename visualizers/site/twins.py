@@ -73,10 +73,7 @@ def twin(page: Page, marks: Marks, project: Project, figures: Figures) -> str:
 
 
 def source_markdown(source: Source) -> str:
-    return (
-        f"{source.authors}. [{source.title}]({source.url}). {source.place}. "
-        f"Checked {source.checked}."
-    )
+    return f"{source.authors}. [{source.title}]({source.url}). {source.place}. Checked {source.checked}."
 
 
 class _Writer:
