@@ -5,6 +5,7 @@
 
 const SLOW_MS = 90_000;
 const LOOK_MS = 150;
+const LOOK_AGAIN_MS = 1000;
 const MEGABYTE = 1e6;
 
 const FRAME_STYLE = `
@@ -22,7 +23,8 @@ const PANEL = `
     <button type="button" class="hbl-again" hidden>Start again with the figure's values</button>
     <a class="hbl-edit" target="_blank" rel="noopener" hidden>Edit the notebook</a>
     <button type="button" class="hbl-close">Close</button>
-  </div>`;
+  </div>
+  <p class="hbl-problem" role="alert" hidden></p>`;
 
 export class Frame {
   stem = "";
@@ -97,6 +99,7 @@ export class Frame {
   restart() {
     this.#inputs = this.#now;
     this.#part("again").hidden = true;
+    this.#part("problem").hidden = true;
     this.#remove();
     this.#start();
     this.#progress(null, "Starting the notebook again");
@@ -137,6 +140,7 @@ export class Frame {
   #remove() {
     clearInterval(this.#watch);
     this.#observer?.disconnect();
+    this.#observer = null;
     this.#theme?.disconnect();
     this.#iframe?.remove();
     this.#iframe = null;
@@ -171,7 +175,7 @@ export class Frame {
     if (inside?.body && !inside.getElementById("hbl-style")) this.#dress(inside);
     this.#paint();
     if (!app) {
-      if (performance.now() - began > SLOW_MS) this.#late();
+      if (!this.#ready && performance.now() - began > SLOW_MS) this.#late();
       return;
     }
     if (!this.#observer) {
@@ -179,24 +183,40 @@ export class Frame {
       this.#observer.observe(app);
       if (app.firstElementChild) this.#observer.observe(app.firstElementChild);
     }
+    const problem = inside.querySelector('[aria-label^="Notifications"] li');
     const answered = app.querySelector(".output-area :is(marimo-ui-element, marimo-mime-renderer, .marimo-error, span)");
-    if (answered) {
-      this.#ready = true;
+    if (problem) this.#tell(problem.innerText);
+    if (this.#ready) return;
+    if (answered || problem) {
+      this.#takeInput();
       this.#fit(app);
-      clearInterval(this.#watch);
-      this.#iframe.inert = false;
-      this.#part("progress").hidden = true;
       this.#say(this.#can.local ? "Running on a kernel of this machine" : "Running in this browser's Python");
-      this.#iframe.dataset.ready = "";
     } else if (performance.now() - began > SLOW_MS) {
       this.#late();
     }
   }
 
-  #late() {
+  /** Keeps what marimo shows for a few seconds only: its first line is a title, its last opens the traceback. */
+  #tell(notice) {
+    const [, ...lines] = notice.split("\n").filter((line) => line.trim() && !line.startsWith("View"));
+    const element = this.#part("problem");
+    const text = `The notebook raised an error: ${lines.join(" ")}`;
+    if (element.textContent !== text) element.textContent = text;
+    element.hidden = false;
+  }
+
+  /** From now on the frame is the reader's. It is still looked into, for errors of a later run. */
+  #takeInput() {
     clearInterval(this.#watch);
+    this.#watch = setInterval(() => this.#look(0), LOOK_AGAIN_MS);
+    this.#ready = true;
     this.#iframe.inert = false;
+    this.#iframe.dataset.ready = "";
     this.#part("progress").hidden = true;
+  }
+
+  #late() {
+    this.#takeInput();
     this.#say("The notebook has not started. The browser's console may say why; closing and running it again may help.");
   }
 
@@ -205,6 +225,8 @@ export class Frame {
     style.id = "hbl-style";
     style.textContent = FRAME_STYLE;
     inside.head.append(style);
+    // Whoever moves something has read it, and may have mended it.
+    inside.addEventListener("pointerdown", () => (this.#part("problem").hidden = true));
   }
 
   #fit(app) {
