@@ -127,7 +127,7 @@ def payload(snapshot: Snapshot) -> dict[str, Any]:
         "heads": writer.heads.items,
         "sentences": writer.sentences.items,
         "states": states,
-        "layout": {"breakpoint": charts.BREAKPOINT, "axisRoom": charts.AXIS_ROOM},
+        "breakpoint": charts.BREAKPOINT,
     }
 
 

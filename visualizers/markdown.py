@@ -21,7 +21,7 @@ def figure_markdown(snapshot: Snapshot, state: Mapping[str, object], *, page_url
     visualizer = snapshot.visualizer
     chosen = snapshot.at(state)
     provenance = snapshot.provenance()
-    badge = f"*{visualizer.badge.capitalize()}*: {describe.BADGES[visualizer.badge]}."
+    badge = f"*{describe.BADGES[visualizer.badge].capitalize()}.*"
     file, first, last = describe.source_line(visualizer)
     code = f"{file}, lines {first} to {last}"
     if repo_url:
@@ -74,7 +74,7 @@ def _inputs(snapshot: Snapshot, state: State) -> str:
 def _values(snapshot: Snapshot, state: State) -> str:
     units = snapshot.visualizer.units
     rows = [[f"`{name}`", _cell_text(value), units[name]] for name, value in state.data.values.items()]
-    return "**Values here**\n\n" + _lines(["Value", "", "Unit"], rows, {1})
+    return "**Values here**\n\n" + _lines(["Name", "Value", "Unit"], rows, {1})
 
 
 def _points(snapshot: Snapshot, state: State, given: Input) -> str:

@@ -1,7 +1,7 @@
 """The only source of colours: one colour is one quantity through the whole book, light and dark.
 
 Charts name a colour with :func:`colour`, which gives ``var(--hb-kv)``: an SVG on a page then follows the
-theme without a script. Where no style sheet reaches (a PNG, a notebook), :func:`resolve` puts in the hex.
+theme without a script. What leaves the page (a downloaded SVG or PNG) gets plain colours on the way.
 
 The quantities were chosen by search: against the page each has a contrast of at least 3:1 (text 4.5:1),
 and each pair stays apart for trichromats and in simulated deuteranopia and protanopia. The tests in
@@ -10,7 +10,6 @@ and each pair stays apart for trichromats and in simulated deuteranopia and prot
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Literal
 
@@ -79,8 +78,6 @@ LIGHT: Mapping[str, str] = {name: pair[0] for name, pair in _ALL.items()}
 DARK: Mapping[str, str] = {name: pair[1] for name, pair in _ALL.items()}
 SERIES = tuple(_SERIES_COLOURS)
 
-_VAR = re.compile(r"var\(--hb-([a-z0-9-]+)\)")
-
 
 def colour(name: str) -> str:
     """``var(--hb-NAME)`` for a chart's fill or stroke; an unknown name lists those there are."""
@@ -92,17 +89,6 @@ def colour(name: str) -> str:
 def series(index: int) -> str:
     """The colour of the ``index``-th thing of a kind, from 0; after eight they come round again."""
     return colour(SERIES[index % len(SERIES)])
-
-
-def hex_colour(name: str, theme: Theme) -> str:
-    """The colour's ``#rrggbb`` in a theme."""
-    colour(name)
-    return (LIGHT if theme == "light" else DARK)[name]
-
-
-def resolve(text: str, theme: Theme) -> str:
-    """``text`` (an SVG, a chart as JSON) with every ``var(--hb-...)`` replaced by the theme's hex."""
-    return _VAR.sub(lambda match: hex_colour(match[1], theme), text)
 
 
 def css() -> str:

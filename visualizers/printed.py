@@ -61,11 +61,6 @@ def size(drawn: str) -> tuple[int, int]:
     return round(float(found[1])), round(float(found[2]))
 
 
-def standalone(drawn: str) -> str:
-    """An SVG of :func:`svg` as a file of its own: it carries its font, since no page does."""
-    return drawn.replace("<svg ", f"<svg font-family='{charts.FONT}' ", 1)
-
-
 def table_html(table: Table, caption: str) -> str:
     """The table with units in its headings and formatted cells; numbers align at the right."""
     numeric = {c.key: all(_is_number(row[c.key]) for row in table.rows) for c in table.columns}

@@ -344,7 +344,7 @@ def test_downloads_hold_the_current_state(page, site, snapshot):
     svg = downloaded(page, "SVG").decode()
     assert svg.startswith("<svg ")
     assert "var(" not in svg
-    assert palette.hex_colour("kv", "light") in svg
+    assert palette.LIGHT["kv"] in svg
     png = downloaded(page, "PNG")
     assert png.startswith(b"\x89PNG")
     assert int.from_bytes(png[16:20]) == pytest.approx(2 * charts.WIDE, abs=4)
@@ -414,17 +414,17 @@ def test_the_theme_changes_without_drawing_again(page, site):
         page.locator("body").evaluate("(body, scheme) => { body.dataset.mdColorScheme = scheme; }", scheme)
         fills.append(bar.evaluate("(e) => getComputedStyle(e).fill"))
     assert page.locator(".hbf-chart svg").evaluate("(svg) => svg.marked") is True
-    expected = [palette.hex_colour("kv", theme) for theme in ("light", "dark")]
+    expected = [palette.LIGHT["kv"], palette.DARK["kv"]]
     assert fills == [f"rgb({', '.join(str(int(c[i : i + 2], 16)) for i in (1, 3, 5))})" for c in expected]
 
 
 def test_without_a_scheme_the_system_decides(browser, site):
-    for scheme, theme in (("light", "light"), ("dark", "dark")):
+    for scheme, colours in (("light", palette.LIGHT), ("dark", palette.DARK)):
         context = browser.new_context(color_scheme=scheme)
         page = context.new_page()
         page.goto(site)
         found = page.evaluate("getComputedStyle(document.documentElement).getPropertyValue('--hb-page').trim()")
-        assert found == palette.hex_colour("page", theme)
+        assert found == colours["page"]
         context.close()
 
 

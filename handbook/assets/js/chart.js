@@ -94,7 +94,7 @@ export class Chart {
   }
 
   #narrow() {
-    return this.#stage.clientWidth < this.#payload.layout.breakpoint;
+    return this.#stage.clientWidth < this.#payload.breakpoint;
   }
 
   /** What a view is made for: another one needs another view. */
