@@ -5,11 +5,13 @@
 
 const SLOW_MS = 90_000;
 const LOOK_MS = 150;
-const LOOK_AGAIN_MS = 1000;
+const LOOK_AGAIN_MS = 500;
 const MEGABYTE = 1e6;
+const SHORT_PX = 300; // a notebook whose figure is not there yet
 
 const FRAME_STYLE = `
-  html, body, #root { background: transparent !important; min-height: 0 !important; height: auto !important; }
+  html, body, #root, #App { background: transparent !important; min-height: 0 !important; height: auto !important; }
+  .marimo-cell, .output-area { background: transparent !important; }
   #App { min-height: 0 !important; height: auto !important; overflow: visible !important; padding: 0 !important; }
   #App > div { padding: 4px 12px 12px !important; }
   #App > div > div { padding-bottom: 0 !important; }
@@ -38,9 +40,11 @@ export class Frame {
   #iframe = null;
   #ready = false;
   #seen = false;
+  #scroll = 0;
   #stop = new AbortController();
   #watch = 0;
   #observer = null;
+  #observed = null;
   #theme = null;
 
   constructor(slot, figure, base, { inputs }, onClose) {
@@ -60,6 +64,7 @@ export class Frame {
     slot.replaceChildren(this.#panel);
     this.#say("Looking for the notebook");
     this.#panel.scrollIntoView({ block: "nearest" });
+    this.#scroll = scrollY;
   }
 
   get isOnPage() {
@@ -140,7 +145,7 @@ export class Frame {
   #remove() {
     clearInterval(this.#watch);
     this.#observer?.disconnect();
-    this.#observer = null;
+    this.#observed = null;
     this.#theme?.disconnect();
     this.#iframe?.remove();
     this.#iframe = null;
@@ -178,10 +183,12 @@ export class Frame {
       if (!this.#ready && performance.now() - began > SLOW_MS) this.#late();
       return;
     }
-    if (!this.#observer) {
+    if (this.#observed !== app) {
+      // marimo draws another one when the kernel is ready.
+      this.#observer?.disconnect();
       this.#observer = new ResizeObserver(() => this.#fit(app));
-      this.#observer.observe(app);
-      if (app.firstElementChild) this.#observer.observe(app.firstElementChild);
+      for (const element of [app, ...app.children]) this.#observer.observe(element);
+      this.#observed = app;
     }
     const problem = inside.querySelector('[aria-label^="Notifications"] li');
     const answered = app.querySelector(".output-area :is(marimo-ui-element, marimo-mime-renderer, .marimo-error, span)");
@@ -236,9 +243,10 @@ export class Frame {
     const now = this.#iframe.clientHeight;
     if (height <= now && height >= now - 160) return;
     this.#iframe.style.height = `${height}px`;
-    if (this.#ready && !this.#seen) {
-      this.#seen = true; // once: from then on the reader scrolls
-      this.#panel.scrollIntoView({ block: "nearest" });
+    if (this.#ready && !this.#seen && height > SHORT_PX) {
+      this.#seen = true;
+      // To the notebook, once, unless the reader has gone elsewhere meanwhile.
+      if (scrollY === this.#scroll) this.#panel.scrollIntoView({ block: "start" });
     }
   }
 
