@@ -146,7 +146,6 @@ def test_the_live_run_redraws_while_it_runs_on_the_local_kernel(page: Page, loca
     expect(frame.get_by_text("memory of the process")).to_be_visible()
 
 
-@pytest.mark.slow  # minutes on two cores
 def test_the_live_run_redraws_while_it_runs_in_the_browser(page: Page, published: str) -> None:
     troubles = Troubles(page, published)
     _grows_and_stops(page, published)
@@ -154,7 +153,6 @@ def test_the_live_run_redraws_while_it_runs_in_the_browser(page: Page, published
 
 
 @pytest.mark.parametrize("where", ["local", "published"])
-@pytest.mark.slow  # minutes on two cores
 def test_a_notebook_that_raises_says_so(page: Page, request: pytest.FixtureRequest, where: str) -> None:
     given = request.getfixturevalue(where)
     run_live(page, given if where == "published" else given[0], "raises")
