@@ -131,10 +131,9 @@ def _pool_chart(size: int) -> Any:
         label_row="datum.row + 0.66",
         id_row="datum.row + 0.18",
     )
-    owner = alt.Color("owner:N", scale=colour_scale(OWNERS), legend=alt.Legend(values=[SHARED, CACHED]))
     return alt.layer(
         blocks.mark_rect(fill="transparent", stroke=colour("free"), strokeWidth=1).encode(**place),
-        blocks.mark_rect().encode(**{**place, "x2": "fill:Q"}, color=owner),
+        blocks.mark_rect().encode(**{**place, "x2": "fill:Q"}, color=_owner()),
         blocks.transform_filter("datum.changed")
         .mark_rect(fill="transparent", stroke=colour("text"), strokeWidth=2.5)
         .encode(**place),
@@ -149,6 +148,11 @@ def _pool_chart(size: int) -> Any:
     )
 
 
+def _owner() -> Any:
+    """The colour of a block: who holds it. Both charts say the same of their one legend."""
+    return alt.Color("owner:N", scale=colour_scale(OWNERS), legend=alt.Legend(values=[SHARED, CACHED]))
+
+
 def _ink() -> Any:
     """The colour of a label: of the page on a filled bar, of text beside it."""
     return alt.condition("datum.inside", alt.value(colour("page")), alt.value(colour("text")))
@@ -161,9 +165,7 @@ def _tables_chart() -> Any:
     requests = alt.Chart(rows("requests"))
     return alt.layer(
         blocks.mark_rect(fill="transparent", stroke=colour("free"), strokeWidth=1).encode(x=x, x2="x1:Q", y=y),
-        blocks.mark_rect().encode(
-            x=x, x2="fill:Q", y=y, color=alt.Color("owner:N", scale=colour_scale(OWNERS), legend=None)
-        ),
+        blocks.mark_rect().encode(x=x, x2="fill:Q", y=y, color=_owner()),
         blocks.mark_text(fontSize=10, fontWeight="bold").encode(x="at:Q", y=y, text="label:N", color=_ink()),
         requests.transform_filter("datum.known > 0")
         .mark_tick(color=colour("text"), thickness=2, orient="vertical")
