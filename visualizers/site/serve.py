@@ -162,7 +162,7 @@ async def _serve(app: ASGIApp, listener: socket.socket, watcher: Watcher, addres
     async def announce() -> None:
         while not server.started:
             await asyncio.sleep(0.02)
-        print("Notebooks run on this machine's own Python; `handbook build` makes the site that runs them in the browser")
+        print("Notebooks run on this machine, not in the browser: `handbook build` makes the site where they can")
         print(f"Serving on {address} with live notebooks on this machine (Ctrl-C ends it)", flush=True)
 
     def ended(_: object) -> None:
