@@ -1,0 +1,175 @@
+"""What the numeric backends share: the K/V pool, the capacity, and a step from plan to ids.
+
+A library adds how its arrays are made (`NumpyBackend`, `TorchBackend`) and its operators.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from minillm.backends.base import Capacity
+from minillm.backends.inputs import stale_slots, step_arrays
+from minillm.backends.memory import available_host_bytes, blocks_for, host_kv_budget_bytes
+from minillm.core.plan import StepPlan, StepResult
+from minillm.loaders.tensors import Float32
+from minillm.models.decoder import Decoder, build_parameters
+from minillm.models.load import LoadedModel
+from minillm.models.rope import angles, inverse_frequencies
+from minillm.ops.base import Array, Batch, Ops
+from minillm.ops.paging import Reads, reads_of
+
+
+class NumericBackend(ABC):
+    """A decoder over a pool of K/V blocks: ``Backend`` but for the arrays, which a subclass makes.
+
+    ``max_model_len`` shortens what the model allows. With ``debug_poison``, K/V slots that hold
+    nothing of their block's present owner are NaN, so a wrong read cannot stay unseen.
+    ``available_bytes`` stands for the memory at hand when ``load`` picks the number of blocks.
+    """
+
+    def __init__(
+        self, model: LoadedModel, ops: Ops, max_model_len: int | None, debug_poison: bool, available_bytes: int | None
+    ) -> None:
+        self.model, self.spec = model, model.spec
+        self._ops = ops
+        self._max_model_len = model.max_model_len(max_model_len)
+        self._poison, self._available_bytes = debug_poison, available_bytes
+        self._decoder: Decoder | None = None
+        self._caches: list[tuple[Array, Array]] = []
+        self._block_size = self._num_blocks = 0
+        self._frequencies = inverse_frequencies(self.spec.rope, self.spec.head_dim)
+
+    @property
+    @abstractmethod
+    def dtype_name(self) -> str:
+        """Of weights and K/V."""
+
+    @property
+    @abstractmethod
+    def device_name(self) -> str:
+        """Where weights and K/V are."""
+
+    @property
+    @abstractmethod
+    def _itemsize(self) -> int:
+        """Bytes of a weight and of a value of K or V."""
+
+    @abstractmethod
+    def _matrix(self, parts: Sequence[Float32]) -> Array:
+        """Rows joined, in the backend's dtype."""
+
+    @abstractmethod
+    def _vector(self, values: NDArray[np.floating]) -> Array:
+        """In the backend's dtype, or in float32 where that is wider."""
+
+    @abstractmethod
+    def _array(self, values: NDArray[Any]) -> Array:
+        """An array of this library, on the backend's device, of the same dtype."""
+
+    @abstractmethod
+    def _reads(self, reads: Reads) -> Reads:
+        """The same reads with arrays of this library."""
+
+    @abstractmethod
+    def _zeros(self, shape: tuple[int, ...]) -> Array:
+        """A layer's keys or values, in pages that cost nothing until they are written where that can be had."""
+
+    def _budget_bytes(self, one_sequence_bytes: int) -> int:
+        """Memory to spend on K/V, on the host."""
+        available = available_host_bytes() if self._available_bytes is None else self._available_bytes
+        return host_kv_budget_bytes(available, one_sequence_bytes)
+
+    @property
+    def _kv_bytes_per_token(self) -> int:
+        return self.spec.kv_elements_per_token * self._itemsize
+
+    @property
+    def _num_slots(self) -> int:
+        return self._num_blocks * self._block_size
+
+    def load(self, *, block_size: int, num_blocks: int | None) -> None:
+        """Read the weights and allocate ``num_blocks`` blocks, or as many as the memory takes."""
+        if self._decoder is None:
+            parameters = build_parameters(self.spec, self.model.weights, self._matrix, self._vector)
+            self._decoder = Decoder(self.spec, parameters, self._ops)
+        if num_blocks is None:
+            num_blocks = blocks_for(
+                budget_bytes=self._budget_bytes((self._max_model_len + 2 * block_size) * self._kv_bytes_per_token),
+                block_size=block_size,
+                bytes_per_token=self._kv_bytes_per_token,
+                max_model_len=self._max_model_len,
+            )
+        self._block_size, self._num_blocks = block_size, num_blocks
+        # One slot more than the blocks have: padding of gathered keys reads it, nothing writes it.
+        shape = (self._num_slots + 1, self.spec.kv_heads, self.spec.head_dim)
+        self._caches = [(self._zeros(shape), self._zeros(shape)) for _ in range(self.spec.layers)]
+        if self._poison:
+            self.poison_blocks(range(num_blocks))
+
+    def capacity(self) -> Capacity:
+        """Sizes after ``load``."""
+        return Capacity(
+            num_blocks=self._num_blocks,
+            block_size=self._block_size,
+            kv_bytes_per_token=self._kv_bytes_per_token,
+            weight_bytes=self.model.weights.parameters * self._itemsize,
+            max_model_len=self._max_model_len,
+            vocab_size=self.spec.vocab_size,
+        )
+
+    def run(self, plan: StepPlan) -> StepResult:
+        """Write K/V of the plan's tokens, attend, sample."""
+        started = time.perf_counter()
+        token_ids = self._ops.sample(self._forward(plan), plan.sampling, plan.uniforms) if plan.token_ids else []
+        return StepResult(token_ids, time.perf_counter() - started)
+
+    def _forward(self, plan: StepPlan) -> Array:
+        """``[S, V]``, the logits of the plan's ``sample_rows``."""
+        if self._decoder is None:
+            raise RuntimeError("the backend has no KV memory yet: call load first")
+        arrays = step_arrays(
+            plan, vocab_size=self.spec.vocab_size, num_slots=self._num_slots, max_model_len=self._max_model_len
+        )
+        if self._poison:
+            self._poison_slots(stale_slots(arrays.slots, self._block_size))
+        turn = angles(self._frequencies, arrays.positions)[:, None, :]
+        batch = Batch(
+            token_ids=self._array(arrays.token_ids),
+            slots=self._array(arrays.slots),
+            cos=self._vector(np.cos(turn)),
+            sin=self._vector(np.sin(turn)),
+            reads=self._reads(reads_of(plan, self._num_slots)),
+            sample_tokens=self._array(arrays.sample_tokens),
+        )
+        return self._decoder.forward(batch, self._caches)
+
+    def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy whole blocks (source, destination); all sources are read before anything is written."""
+        if not pairs:
+            return
+        sources, targets = (self._array(self._slots_of(blocks)) for blocks in zip(*pairs, strict=True))
+        for keys, values in self._caches:
+            keys[targets], values[targets] = keys[sources], values[sources]
+
+    def poison_blocks(self, blocks: Sequence[int]) -> None:
+        """Debugging: overwrite freed blocks with NaN."""
+        self._poison_slots(self._slots_of(blocks))
+
+    def close(self) -> None:
+        """Drop weights and K/V; ``load`` makes them again."""
+        self._decoder, self._caches = None, []
+
+    def _slots_of(self, blocks: Sequence[int]) -> NDArray[np.int64]:
+        first = np.asarray(blocks, dtype=np.int64)[:, None] * self._block_size
+        return (first + np.arange(self._block_size)).ravel()
+
+    def _poison_slots(self, slots: NDArray[np.int64]) -> None:
+        where = self._array(slots)
+        for keys, values in self._caches:
+            keys[where] = values[where] = float("nan")
