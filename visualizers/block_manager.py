@@ -133,7 +133,7 @@ def _pool_chart(size: int) -> Any:
     )
     return alt.layer(
         blocks.mark_rect(fill="transparent", stroke=colour("free"), strokeWidth=1).encode(**place),
-        blocks.mark_rect().encode(**{**place, "x2": "fill:Q"}, color=_owner()),
+        blocks.mark_rect().encode(**{**place, "x2": "fill:Q"}, color=_owner_colour()),
         blocks.transform_filter("datum.changed")
         .mark_rect(fill="transparent", stroke=colour("text"), strokeWidth=2.5)
         .encode(**place),
@@ -148,7 +148,7 @@ def _pool_chart(size: int) -> Any:
     )
 
 
-def _owner() -> Any:
+def _owner_colour() -> Any:
     """The colour of a block: who holds it. Both charts say the same of their one legend."""
     return alt.Color("owner:N", scale=colour_scale(OWNERS), legend=alt.Legend(values=[SHARED, CACHED]))
 
@@ -165,7 +165,7 @@ def _tables_chart() -> Any:
     requests = alt.Chart(rows("requests"))
     return alt.layer(
         blocks.mark_rect(fill="transparent", stroke=colour("free"), strokeWidth=1).encode(x=x, x2="x1:Q", y=y),
-        blocks.mark_rect().encode(x=x, x2="fill:Q", y=y, color=_owner()),
+        blocks.mark_rect().encode(x=x, x2="fill:Q", y=y, color=_owner_colour()),
         blocks.mark_text(fontSize=10, fontWeight="bold").encode(x="at:Q", y=y, text="label:N", color=_ink()),
         requests.transform_filter("datum.known > 0")
         .mark_tick(color=colour("text"), thickness=2, orient="vertical")
