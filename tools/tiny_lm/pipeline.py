@@ -12,13 +12,11 @@ from .export import export_model
 from .model import DRAFT, TARGET, Llama
 from .train import Plan, load_checkpoint, train
 
-# Most steps on short windows, which cost least; the last ones teach positions up to the context's end.
-PHASES = ((0.6, 256), (0.25, 512), (0.15, 1024))
-TARGET_PLAN = Plan(TARGET, steps=6000, phases=PHASES, peak_lr=2e-3)
+TARGET_PLAN = Plan(TARGET, steps=3000, phases=((0.6, 256), (0.25, 512), (0.15, 1024)), peak_lr=2e-3)
 DRAFT_PLAN = Plan(
     DRAFT,
-    steps=3000,
-    phases=PHASES,
+    steps=2500,
+    phases=((1.0, 256),),
     peak_lr=5e-3,
     weight_decay=0.01,
     distill_share=0.7,
