@@ -32,7 +32,10 @@ class Backend(Protocol):
         """Write the K/V of the plan's tokens, attend, and sample the rows that ask for it."""
 
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
-        """Copy whole KV blocks, (source, destination), before the next ``run``."""
+        """Copy whole KV blocks, (source, target), before the next ``run``.
+
+        Targets are distinct; every source is read as it was before the call.
+        """
 
     def close(self) -> None:
         """Release memory; calling it twice is fine."""

@@ -94,8 +94,9 @@ class HashModel:
 
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
         size = self._block_size
-        for source, target in pairs:
-            self._slots[target * size : (target + 1) * size] = self._slots[source * size : (source + 1) * size]
+        read = [self._slots[source * size : (source + 1) * size] for source, _ in pairs]
+        for (_, target), content in zip(pairs, read, strict=True):
+            self._slots[target * size : (target + 1) * size] = content
 
     def close(self) -> None:
         self._slots = []

@@ -161,6 +161,8 @@ class Engine:
             events, self._outbox = self._outbox, []
             return events
         try:
+            if step.copies:
+                self.backend.copy_blocks(step.copies)
             result = self.backend.run(step.plan)
             self._check_result(step, result)
         except Exception as error:

@@ -1,8 +1,11 @@
 """A request's block table: cached blocks hit, room reserved, full blocks indexed, room given back.
 
 A table covers ceil(tokens / block_size) blocks. It is only appended to, except by ``rewind`` and
-``release``, which drop blocks from its end. Blocks that another table holds, or that are indexed, are
-full and never written again: a hit ends before the last token, so its writer always owns a fresh block.
+``release``, which drop blocks from its end, and by a copy on write of its last block.
+
+A block that another table holds is never written. Hits are full blocks and end before the last token, so
+their tables go on in a fresh block. A fork shares the last, partly filled block too: whoever writes to it
+while others hold it takes a copy first, and the last holder keeps the block itself.
 """
 
 from __future__ import annotations
@@ -48,6 +51,7 @@ class KVManager:
         self._prefix_caching = prefix_caching
         self._trace = trace if trace is not None else Trace(enabled=False)
         self._tables: dict[str, _Table] = {}
+        self._copies: list[tuple[int, int]] = []  # (source, target), in order, not yet taken
 
     def blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_size)
@@ -89,23 +93,68 @@ class KVManager:
             self._trace.emit("hit", request.request_id, hit.blocks, tokens=hit.num_tokens)
         return True
 
+    def fork(self, parent: Request, child: Request) -> None:
+        """Start the child's table with the blocks of all the parent's computed tokens; nothing is copied yet.
+
+        The child's known tokens begin with these, and its ``num_computed`` is set to the parent's before.
+        """
+        if child.num_computed != parent.num_computed or child.request_id in self._tables:
+            raise PoolError(
+                f"{child.request_id} with {child.num_computed} computed tokens cannot fork from {parent.request_id} "
+                f"with {parent.num_computed}: they must be equal, and the child without a table"
+            )
+        table = self._tables[parent.request_id]
+        shared = table.blocks[: self.blocks_for(parent.num_computed)]  # what lies behind is for tokens in flight
+        for block in shared:
+            self.pool.touch(block)
+        self._tables[child.request_id] = _Table(shared, table.chain)
+        self._trace.emit("fork", child.request_id, shared, child.num_known, child.num_computed, note=parent.request_id)
+
     def reserve(self, request: Request, num_tokens: int) -> bool:
-        """Make the table cover ``num_tokens`` tokens; all the blocks missing, or none and False."""
+        """Make the table cover ``num_tokens`` tokens, writable from ``num_computed`` on; all of it, or none and False.
+
+        Blocks missing are allocated, and the block that the next token goes to is replaced by a copy
+        if another table holds it.
+        """
         table = self._tables[request.request_id].blocks
-        missing = -(-num_tokens // self.block_size) - len(table)
-        if missing <= 0:
+        missing = max(0, -(-num_tokens // self.block_size) - len(table))
+        written = request.num_computed // self.block_size
+        is_shared = written < len(table) and self.pool.ref_counts[table[written]] > 1
+        if not missing and not is_shared:
             return True
-        if missing > self.pool.num_free:
+        if missing + is_shared > self.pool.num_free:
             return False
-        new = [self.pool.allocate() for _ in range(missing)]
+        if is_shared:
+            source, [target] = table[written], self._allocate(request, 1)
+            table[written] = target
+            self._copies.append((source, target))
+            self.pool.release(source, to_front=False)  # held by others, so it is not free now
+            self._trace.emit("copy", request.request_id, (source, target))
+        if missing:
+            new = self._allocate(request, missing)
+            table.extend(new)
+            self._trace.emit("allocate", request.request_id, new)
+        return True
+
+    def _allocate(self, request: Request, count: int) -> list[int]:
+        new = [self.pool.allocate() for _ in range(count)]
         evicted = [block for block in new if block in self.index]
         for block in evicted:
             self.index.remove(block)
         if evicted:
             self._trace.emit("evict", request.request_id, evicted)
-        table.extend(new)
-        self._trace.emit("allocate", request.request_id, new)
-        return True
+        return new
+
+    def take_copies(self) -> list[tuple[int, int]]:
+        """Copies (source, target) that are due before the next step runs, for ``Backend.copy_blocks``.
+
+        Targets are distinct, and every source is a block as it is now, before any of the copies.
+        """
+        sources: dict[int, int] = {}
+        for source, target in self._copies:
+            sources[target] = sources.get(source, source)  # the copy of a copy is one of the original
+        self._copies.clear()
+        return [(source, target) for target, source in sources.items()]
 
     def commit(self, request: Request) -> None:
         """Index the blocks that are full of computed tokens and were not before."""

@@ -9,7 +9,7 @@ computes its tokens again. A step that preempted admits nobody: the room it made
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from minillm.core.config import EngineConfig
 from minillm.core.kv_manager import KVManager
@@ -36,6 +36,7 @@ class Step:
 
     plan: StepPlan
     scheduled: list[Scheduled]
+    copies: list[tuple[int, int]] = field(default_factory=list)  # of blocks, before the plan runs
 
 
 class Scheduler:
@@ -80,7 +81,7 @@ class Scheduler:
             self._admit_waiting(scheduled, budget, now_s, more_to_come)
         if not scheduled:
             return None
-        return Step(self._plan(step, scheduled), list(scheduled.values()))
+        return Step(self._plan(step, scheduled), list(scheduled.values()), self._kv.take_copies())
 
     def _schedule_running(self, scheduled: dict[str, Scheduled]) -> tuple[int, bool]:
         """Give each running request its tokens. Returns the budget left, and whether anyone was preempted."""

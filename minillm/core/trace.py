@@ -5,6 +5,9 @@ Kinds, and what their fields mean:
 - ``arrive``: the request can be seen. ``tokens`` of its prompt.
 - ``hit``: its table starts with these cached ``blocks``, shared from now on. ``tokens`` they hold.
 - ``admit``: it leaves the queue. ``tokens`` known to it.
+- ``fork``: its table starts with these ``blocks`` of the request in ``note``. ``tokens`` known to it, of which
+  ``computed`` are in the cache.
+- ``copy``: the first of two ``blocks`` in its table is replaced by the second, a copy: another table holds it.
 - ``evict``: these ``blocks`` lose the cached content they had.
 - ``allocate``: these ``blocks`` are appended to its table.
 - ``schedule``: ``tokens`` of it run in this step, after ``computed`` tokens whose K/V is in the cache.
@@ -24,6 +27,8 @@ Kind = Literal[
     "arrive",
     "hit",
     "admit",
+    "fork",
+    "copy",
     "evict",
     "allocate",
     "schedule",
@@ -102,6 +107,18 @@ class Replay:
                 self.tables.setdefault(request_id, []).extend(event.blocks)
                 for block in event.blocks:
                     self.holders[block].append(request_id)
+            case "fork":
+                self.tables[request_id] = list(event.blocks)
+                self.known[request_id] = event.tokens
+                self.computed[request_id] = event.computed
+                for block in event.blocks:
+                    self.holders[block].append(request_id)
+            case "copy":
+                source, target = event.blocks
+                table = self.tables[request_id]
+                table[table.index(source)] = target
+                self.holders[source].remove(request_id)
+                self.holders[target].append(request_id)
             case "index":
                 for block in event.blocks:
                     self.cached[block] = True

@@ -10,6 +10,9 @@ from typing import Any, NamedTuple
 
 import pytest
 from core_harness import drive, random_case
+from hypothesis import Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
+from kv_machine import ManagerMachine
 
 from minillm.backends.hash_model import WrongReadError
 from minillm.core.blocks import BlockPool, PoolError
@@ -38,7 +41,7 @@ NO_TOKENS = Edit(PrefixIndex, "_holds", "entry.tokens == tokens", "True")
 NO_EXTRAS = Edit(PrefixIndex, "_holds", "entry.extras == extras", "True")
 
 MUTANTS: dict[str, list[Edit]] = {
-    "old key kept on reuse": [Edit(KVManager, "reserve", "self.index.remove(block)", "pass")],
+    "old key kept on reuse": [Edit(KVManager, "_allocate", "self.index.remove(block)", "pass")],
     "unchained hash": [*UNCHAINED, NO_PARENT, NO_PARENT_EPOCH],
     "short hash without verification": [NO_PARENT, NO_PARENT_EPOCH, NO_TOKENS, NO_EXTRAS],
     "tokens not compared": [NO_TOKENS],
@@ -60,6 +63,21 @@ MUTANTS: dict[str, list[Edit]] = {
         Edit(Scheduler, "_admit_waiting", "request.num_known - hit.num_tokens", "request.num_known")
     ],
     "queue ignores order": [Edit(Scheduler, "add", "self._policy.key(request)", "(0.0, -request.index)")],
+}  # fmt: skip
+
+# Killed by random callers of the manager, for the engine's requests do not do all that it offers.
+MANAGER_MUTANTS: dict[str, list[Edit]] = {
+    "shared block written": [Edit(KVManager, "reserve", "ref_counts[table[written]] > 1", "ref_counts[0] > 1")],
+    "copy not counted": [Edit(KVManager, "reserve", "missing + is_shared > ", "missing > ")],
+    "copied though held alone": [Edit(KVManager, "reserve", "ref_counts[table[written]] > 1", "ref_counts[0] < 1")],
+    "copied block kept": [Edit(KVManager, "reserve", "self.pool.release(source, to_front=False)", "pass")],
+    "copy not recorded": [Edit(KVManager, "reserve", "self._copies.append((source, target))", "pass")],
+    "copy the wrong way": [Edit(KVManager, "reserve", "append((source, target))", "append((target, source))")],
+    "fork not counted": [Edit(KVManager, "fork", "self.pool.touch(block)", "pass")],
+    "fork shares what is in flight": [
+        Edit(KVManager, "fork", "table.blocks[: self.blocks_for(parent.num_computed)]", "list(table.blocks)")
+    ],
+    "copies taken twice": [Edit(KVManager, "take_copies", "self._copies.clear()", "pass")],
 }  # fmt: skip
 
 
@@ -88,3 +106,16 @@ def test_the_fuzz_kills(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # Only a violated invariant or a wrong token is a kill; a NameError would be a fault of the mutant.
     with pytest.raises((AssertionError, PoolError, EngineError, WrongReadError, IndexError)):
         fuzz(range(2000))
+
+
+def random_callers(examples: int) -> None:
+    """The manager's state machine, the same runs each time; the first failure is raised as it is."""
+    chosen = settings(max_examples=examples, derandomize=True, phases=[Phase.generate], deadline=None)
+    run_state_machine_as_test(ManagerMachine, settings=chosen)
+
+
+@pytest.mark.parametrize("name", MANAGER_MUTANTS)
+def test_the_random_callers_kill(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    mutate(monkeypatch, MANAGER_MUTANTS[name])
+    with pytest.raises((AssertionError, PoolError, WrongReadError, IndexError)):
+        random_callers(500)
