@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 
 from minillm.core.engine import Event
 from minillm.core.sampling import SamplingParams
@@ -24,7 +24,7 @@ class Conversation:
         self._text = ""  # what `_ids` spells
         self._ids: list[int] = []
 
-    def say(self, text: str, params: SamplingParams) -> Iterator[Event]:
+    def say(self, text: str, params: SamplingParams) -> Generator[Event, None, None]:
         """Add a message of the user and stream the reply, which is then part of the conversation.
 
         A reply that is cut off, by the reader or an error, leaves the conversation as it was before.

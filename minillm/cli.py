@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import asdict
 from typing import Any
 
@@ -17,6 +18,7 @@ from minillm.core.config import EngineConfig
 from minillm.core.request import RequestError
 from minillm.core.sampling import SamplingParams
 from minillm.download import DownloadError
+from minillm.process import explain, prepare, utf8
 from minillm.progress import Bar
 
 BAD_INPUT, FAILED, INTERRUPTED = 2, 1, 130
@@ -24,14 +26,18 @@ BAD_INPUT, FAILED, INTERRUPTED = 2, 1, 130
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code: 0, 1 (it failed), 2 (bad input), 130 (interrupted)."""
-    options = _parser().parse_args(arguments)
     try:
+        prepare()
+        options = _parser().parse_args(arguments)
         code: int = options.run(options)
         sys.stdout.flush()
     except (RequestError, hub.UnknownModelError, ValueError) as error:
         return _tell(error, BAD_INPUT)
-    except (DownloadError, ModuleNotFoundError, MemoryError, RuntimeError) as error:
+    except (DownloadError, ModuleNotFoundError, RuntimeError) as error:
         return _tell(error, FAILED)
+    except MemoryError as error:
+        why = f" ({error})" if str(error) else ""
+        return _tell(f"the memory does not suffice{why}: take a smaller model or a smaller --max-model-len", FAILED)
     except KeyboardInterrupt:
         return _tell("stopped", INTERRUPTED)
     except BrokenPipeError:
@@ -39,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
-        return _tell(error, FAILED)
+        return _tell(explain(error), FAILED)
     return code
 
 
@@ -81,6 +87,7 @@ def _add_model_options(parser: argparse.ArgumentParser, model: str = "tiny") -> 
     parser.add_argument("--backend", default="auto", choices=("auto", *BACKENDS))
     parser.add_argument("--dtype", default="auto", choices=("auto", "float32", "bfloat16"))
     parser.add_argument("--device", default="auto", help="cpu, cuda, cuda:1 (default: cuda where there is one)")
+    parser.add_argument("--max-model-len", type=int, help="longest prompt and output together (default: the model's)")
     parser.add_argument("--json", action="store_true", help="stdout is one JSON object")
 
 
@@ -104,7 +111,7 @@ def _params(options: argparse.Namespace) -> SamplingParams:
         min_p=options.min_p,
         seed=options.seed,
         max_tokens=options.max_tokens,
-        stop=tuple(options.stop),
+        stop=tuple(utf8(text, "--stop") for text in options.stop),
         ignore_eos=options.ignore_eos,
     )
 
@@ -118,7 +125,7 @@ def _load(options: argparse.Namespace) -> Any:
             backend=options.backend,
             dtype=options.dtype,
             device=options.device,
-            config=EngineConfig(record_trace=False),
+            config=EngineConfig(record_trace=False, max_model_len=options.max_model_len),
             say=_say,
             progress=bar.update,
         )
@@ -141,7 +148,8 @@ def _generate(options: argparse.Namespace) -> int:
     from minillm.llm import completion
 
     params = _params(options)  # before the model is loaded: a bad value costs no download
-    prompts = options.prompt if options.prompt is not None else [sys.stdin.read()]
+    given = options.prompt is not None
+    prompts = [utf8(text, "--prompt") for text in options.prompt] if given else [utf8(sys.stdin.read(), "stdin")]
     if not all(prompts):
         raise RequestError("the prompt is empty: give --prompt TEXT, or text on stdin")
     llm = _load(options)
@@ -187,24 +195,33 @@ def _chat(options: argparse.Namespace) -> int:
     from minillm.llm import completion
 
     params = _params(options)
+    system = utf8(options.system, "--system")
     llm = _load(options)
-    conversation = Conversation(llm, llm.loaded.chat_template(), options.system)
-    prompt = "> " if sys.stdin.isatty() and not options.json else ""
+    conversation = Conversation(llm, llm.loaded.chat_template(), system)
+    in_person = sys.stdin.isatty() and not options.json
     turns = []
-    read: Callable[[], str] = lambda: input(prompt)  # noqa: E731
+    read: Callable[[], str] = lambda: input("> " if in_person else "")  # noqa: E731
     while True:
         try:
-            line = read()
+            line = utf8(read(), "stdin")
         except EOFError:
             break
         if not line.strip():
             continue
-        events = conversation.say(line, params)
-        if options.json:
-            for _ in events:
-                pass
-        else:
-            _stream(events)
+        try:
+            # Closed at once when the reply is broken off, so that its request ends.
+            with closing(conversation.say(line, params)) as events:
+                if options.json:
+                    for _ in events:
+                        pass
+                else:
+                    _stream(events)
+        except (RequestError, KeyboardInterrupt) as error:
+            if not in_person:
+                raise
+            # A message that does not fit, or a reply that the reader stopped, is not the end of a conversation.
+            _say(f"\nminillm: {str(error) or 'the reply was stopped and is forgotten; Ctrl-D ends the chat'}")
+            continue
         one = completion(line, llm.last_request())
         turns.append(asdict(one))
         if not options.json:

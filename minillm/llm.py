@@ -61,7 +61,8 @@ class LLM:
             backend = "torch" if not self.loaded.bundled and find_spec("torch") else "numpy"
         self.tokenizer = self.loaded.tokenizer()
         self.backend_name = backend
-        self.backend = create_backend(self.loaded, backend=backend, dtype=dtype, device=device)
+        longest = None if config is None else config.max_model_len
+        self.backend = create_backend(self.loaded, backend, dtype, device, max_model_len=longest)
         self.engine = Engine(self.backend, config, eos_ids=self.tokenizer.eos_ids, tokenizer=self.tokenizer)
 
     def generate(self, prompts: str | Sequence[str], params: SamplingParams | None = None) -> list[Completion]:

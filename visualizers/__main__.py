@@ -15,6 +15,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from minillm.process import explain, prepare
 from visualizers import controls, describe, registry
 from visualizers.cache import DataCache, default_folder
 from visualizers.contract import InputError, Table, Visualizer
@@ -28,17 +29,24 @@ class UsageError(ValueError):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command; the exit code."""
+    """Runs the command; the exit code: 0, 1 (it failed), 2 (bad input), 130 (interrupted)."""
     try:
-        output = _run(list(sys.argv[1:] if arguments is None else arguments))
+        prepare()
+        print(_run(list(sys.argv[1:] if arguments is None else arguments)), flush=True)
     except (UsageError, InputError, registry.UnknownVisualizerError) as problem:
-        print(f"visualizers: {problem}", file=sys.stderr)
-        return 2
-    try:
-        print(output, flush=True)
+        return _tell(problem, 2)
+    except KeyboardInterrupt:
+        return _tell("stopped", 130)
     except BrokenPipeError:  # the reader had enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        return _tell(explain(error), 1)
     return 0
+
+
+def _tell(problem: object, code: int) -> int:
+    print(f"visualizers: {problem}", file=sys.stderr)
+    return code
 
 
 def _run(arguments: list[str]) -> str:

@@ -39,7 +39,7 @@ def check_prompt(prompt_ids: Sequence[int], vocab_size: int, max_model_len: int)
     if len(prompt) >= max_model_len:
         raise RequestError(
             f"prompt has {len(prompt):,} tokens, the engine takes {max_model_len:,} with at least one output "
-            f"token: shorten it by {len(prompt) - max_model_len + 1:,} or raise max_model_len"
+            f"token: shorten it by {len(prompt) - max_model_len + 1:,}, or raise max_model_len where it was lowered"
         )
     return prompt
 

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from minillm.process import explain, prepare
 from visualizers.site.errors import PageError, SiteError
 from visualizers.site.project import Project, find_root, load
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit code: 1 where something is wrong with the project, 2 for bad usage."""
-    options = _parser().parse_args(arguments)
     try:
+        prepare()
+        options = _parser().parse_args(arguments)
         root = find_root(Path(options.root).resolve())
         return int(options.run(root, options))
     except PageError as error:
@@ -29,6 +32,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("handbook: interrupted; nothing half-written is left", file=sys.stderr)
         return 130
+    except BrokenPipeError:  # the reader of our findings had enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except OSError as error:
+        print(f"handbook: {explain(error)}", file=sys.stderr)
+        return 1
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -110,3 +119,7 @@ def _check(root: Path, options: argparse.Namespace) -> int:
 
 def _count(n: int) -> str:
     return "no finding" if n == 0 else "1 finding" if n == 1 else f"{n} findings"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
