@@ -43,7 +43,7 @@ class AuditedModel(HashModel):
         result = super().run(plan)
         self.during_run()
         self.clock.advance(1.0)
-        return StepResult(result.token_ids, 1.0)
+        return StepResult(result.token_ids, 1.0, result.logprobs)
 
     def is_written(self, block: int) -> bool:
         size = self._block_size
@@ -65,7 +65,7 @@ def audit_plan(engine: Engine, plan: StepPlan) -> None:
         assert plan.token_ids[start:end] == request.token_ids[request.num_computed :][: end - start]
         assert plan.context_lengths[r] == request.num_computed + end - start, "row 7: reads past what is written"
         assert len(plan.block_tables[r]) == -(-plan.context_lengths[r] // size), "I13: table length"
-        assert (r in plan.sample_rows) == (plan.context_lengths[r] == request.num_known)
+        assert (end - 1 in plan.sample_tokens) == (plan.context_lengths[r] == request.num_known)
         for position, slot in zip(plan.positions[start:end], plan.slots[start:end], strict=True):
             block = slot // size
             assert slot == plan.block_tables[r][position // size] * size + position % size

@@ -113,7 +113,7 @@ def _modelled(model: str, accelerator: str) -> tuple[Callable[[StepPlan], float]
         starts = plan.query_starts
         new = [b - a for a, b in pairwise(starts)]
         cached = [c - n for c, n in zip(plan.context_lengths, new, strict=True)]
-        return target.step_time_s(machine, new, cached, sampled=len(plan.sample_rows))
+        return target.step_time_s(machine, new, cached, sampled=len(plan.sample_tokens))
 
     room = MEMORY_SHARE * machine.memory_bytes - target.weight_bytes("bf16")
     return step_time, int(room // (BLOCK_SIZE * target.kv_bytes_per_token("bf16")))

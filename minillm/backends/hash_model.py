@@ -12,8 +12,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from minillm.backends.base import Capacity
+from minillm.core.logprobs import TokenLogprobs, token_logprobs
 from minillm.core.plan import StepPlan, StepResult
 from minillm.core.sampling import SamplingParams, sample
+from minillm.core.shaping import Transform
 
 _MASK64 = (1 << 64) - 1
 _EMPTY = 0  # the node of the empty prefix
@@ -82,15 +84,20 @@ class HashModel:
         rows = len(plan.request_ids)
         bounds = [(plan.query_starts[r], plan.query_starts[r + 1]) for r in range(rows)]
         # As in attention, every row's K/V is written before any row is read.
-        ends = [self._write(plan, r, *bounds[r]) for r in range(rows)]
+        nodes = [node for r in range(rows) for node in self._write(plan, r, *bounds[r])]
         if self._check_reads:
             for r in range(rows):
-                self._read_back(plan, r, ends[r])
-        token_ids = [
-            sample(self._logits(self._prefixes[ends[r]].digest), params, uniform)
-            for r, params, uniform in zip(plan.sample_rows, plan.sampling, plan.uniforms, strict=True)
-        ]
-        return StepResult(token_ids, time.perf_counter() - started)
+                self._read_back(plan, r, nodes[bounds[r][1] - 1])
+        token_ids: list[int] = []
+        logprobs: dict[int, TokenLogprobs] = {}
+        draws = zip(plan.sample_tokens, plan.sampling, plan.uniforms, strict=True)
+        for draw, (token, params, uniform) in enumerate(draws):
+            logits = self._logits(self._prefixes[nodes[token]].digest)
+            token_ids.append(sample(logits, params, uniform, plan.transforms.get(draw)))
+            if draw in plan.logprobs:
+                target = plan.targets.get(draw, token_ids[draw])
+                logprobs[draw] = token_logprobs(logits, target, plan.logprobs[draw])
+        return StepResult(token_ids, time.perf_counter() - started, logprobs)
 
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
         size = self._block_size
@@ -107,22 +114,30 @@ class HashModel:
             start = block * self._block_size
             self._slots[start : start + self._block_size] = [None] * self._block_size
 
-    def next_id(self, prefix_ids: Sequence[int], params: SamplingParams, uniform: float) -> int:
+    def next_id(
+        self, prefix_ids: Sequence[int], params: SamplingParams, uniform: float, transform: Transform | None = None
+    ) -> int:
         """The right next token after a prefix, without slots: what every run is compared with."""
+        return sample(self.logits_after(prefix_ids), params, uniform, transform)
+
+    def logits_after(self, prefix_ids: Sequence[int]) -> list[float]:
+        """``[V]`` logits of the token after a prefix, without slots."""
         digest = 0
         for token_id in prefix_ids:
             digest = _extend(digest, token_id)
-        return sample(self._logits(digest), params, uniform)
+        return self._logits(digest)
 
-    def _write(self, plan: StepPlan, row: int, start: int, end: int) -> int:
-        """Write the row's tokens after the prefix found in its last cached slot; returns the last node."""
+    def _write(self, plan: StepPlan, row: int, start: int, end: int) -> list[int]:
+        """Write the row's tokens after the prefix found in its last cached slot; returns a node for each."""
         node = _EMPTY
         if plan.positions[start] > 0:
             node = self._slot(plan, row, plan.positions[start] - 1)
+        nodes = []
         for i in range(start, end):
             node = self._intern(node, plan.token_ids[i])
             self._slots[plan.slots[i]] = node
-        return node
+            nodes.append(node)
+        return nodes
 
     def _read_back(self, plan: StepPlan, row: int, node: int) -> None:
         """Attention's read: the slots of all positions must hold the chain of prefixes that ends in ``node``."""

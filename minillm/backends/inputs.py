@@ -32,17 +32,23 @@ def step_arrays(plan: StepPlan, *, vocab_size: int, num_slots: int, max_model_le
         np.asarray(plan.token_ids, dtype=np.int64),
         np.asarray(plan.positions, dtype=np.int64),
         np.asarray(plan.slots, dtype=np.int64),
-        np.asarray([plan.query_starts[r + 1] - 1 for r in plan.sample_rows], dtype=np.int64),
+        np.asarray(plan.sample_tokens, dtype=np.int64),
     )
+    num_tokens = plan.query_starts[-1]
     limits = {"token_ids": vocab_size, "positions": max_model_len, "slots": num_slots}
     for name, limit in limits.items():
         values: Ints = getattr(arrays, name)
-        if len(values) != plan.query_starts[-1]:
-            raise ValueError(f"step {plan.step}: {len(values)} {name} for {plan.query_starts[-1]} tokens")
-        if len(values) and not (values.min() >= 0 and values.max() < limit):
-            bad = values[(values < 0) | (values >= limit)][0]
-            raise ValueError(f"step {plan.step}: {name} holds {bad}, the backend takes 0 to {limit - 1:,}")
+        if len(values) != num_tokens:
+            raise ValueError(f"step {plan.step}: {len(values)} {name} for {num_tokens} tokens")
+        _check_range(plan.step, name, values, limit)
+    _check_range(plan.step, "sample_tokens", arrays.sample_tokens, num_tokens)
     return arrays
+
+
+def _check_range(step: int, name: str, values: Ints, limit: int) -> None:
+    if len(values) and not (values.min() >= 0 and values.max() < limit):
+        bad = values[(values < 0) | (values >= limit)][0]
+        raise ValueError(f"step {step}: {name} holds {bad}, the backend takes 0 to {limit - 1:,}")
 
 
 def stale_slots(slots: Ints, block_size: int) -> Ints:

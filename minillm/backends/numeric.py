@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from minillm.backends.base import Capacity
 from minillm.backends.inputs import stale_slots, step_arrays
 from minillm.backends.memory import available_host_bytes, blocks_for, host_kv_budget_bytes
+from minillm.core.logprobs import TokenLogprobs
 from minillm.core.plan import StepPlan, StepResult
 from minillm.loaders.tensors import Float32
 from minillm.models.decoder import Decoder, build_parameters
@@ -124,13 +125,27 @@ class NumericBackend(ABC):
         )
 
     def run(self, plan: StepPlan) -> StepResult:
-        """Write K/V of the plan's tokens, attend, sample."""
+        """Write K/V of the plan's tokens, attend, draw."""
         started = time.perf_counter()
-        token_ids = self._ops.sample(self._forward(plan), plan.sampling, plan.uniforms) if plan.token_ids else []
-        return StepResult(token_ids, time.perf_counter() - started)
+        token_ids: list[int] = []
+        logprobs: dict[int, TokenLogprobs] = {}
+        if plan.token_ids:
+            logits = self._forward(plan)
+            token_ids = self._ops.sample(logits, plan.sampling, plan.uniforms, plan.transforms)
+            logprobs = self._logprobs(logits, plan, token_ids)
+        return StepResult(token_ids, time.perf_counter() - started, logprobs)
+
+    def _logprobs(self, logits: Array, plan: StepPlan, token_ids: list[int]) -> dict[int, TokenLogprobs]:
+        """Of the draws that want them, for the drawn token or the one the plan names."""
+        draws = list(plan.logprobs)
+        if not draws:
+            return {}
+        targets = [plan.targets.get(draw, token_ids[draw]) for draw in draws]
+        found = self._ops.logprobs(logits, draws, targets, list(plan.logprobs.values()))
+        return dict(zip(draws, found, strict=True))
 
     def _forward(self, plan: StepPlan) -> Array:
-        """``[S, V]``, the logits of the plan's ``sample_rows``."""
+        """``[S, V]``, the logits of the plan's ``sample_tokens``."""
         if self._decoder is None:
             raise RuntimeError("the backend has no KV memory yet: call load first")
         arrays = step_arrays(

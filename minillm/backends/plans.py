@@ -19,7 +19,7 @@ class Chunk:
     blocks: Sequence[int]  # the block table; block 0 is the engine's null block
     computed: int = 0
     until: int | None = None  # None is all
-    params: SamplingParams | None = _GREEDY  # None: no row is sampled
+    params: SamplingParams | None = _GREEDY  # None: nothing is drawn
     uniform: float = 0.0
 
 
@@ -43,7 +43,7 @@ def plan_of(chunks: Sequence[Chunk], block_size: int, step: int = 0) -> StepPlan
         plan.context_lengths.append(end)
         plan.block_tables.append(chunk.blocks[:needed])
         if chunk.params is not None:
-            plan.sample_rows.append(r)
+            plan.sample_tokens.append(len(plan.token_ids) - 1)
             plan.sampling.append(chunk.params)
             plan.uniforms.append(chunk.uniform)
     return plan

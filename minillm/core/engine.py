@@ -207,9 +207,10 @@ class Engine:
         now_s = self.clock()
         self.trace.mark(self.num_steps, now_s)
         events, self._outbox = self._outbox, []
-        sampled = dict(zip(step.plan.sample_rows, result.token_ids, strict=True))
-        for row, part in enumerate(step.scheduled):
+        draw = 0  # the first of the request's draws
+        for part in step.scheduled:
             request = part.request
+            first_draw, draw = draw, draw + part.num_draws
             request.num_in_flight -= 1
             if request.is_finished or request.epoch != part.epoch:
                 continue  # ended or preempted since: its blocks are gone, the result is stale
@@ -218,8 +219,8 @@ class Engine:
                 continue
             request.num_computed = part.start + part.num_tokens
             self.kv.commit(request)
-            if row in sampled:
-                self._commit_token(request, sampled[row], now_s, events)
+            if part.num_draws:
+                self._commit_token(request, result.token_ids[first_draw], now_s, events)
         self.num_steps += 1
         self._samples.append(
             StepSample(now_s, result.elapsed_s, len(step.scheduled), len(step.plan.token_ids), self.kv.pool.num_used)
@@ -261,7 +262,7 @@ class Engine:
                 raise EngineError(f"{request.request_id} holds {len(blocks)} blocks for {request.num_computed} tokens")
 
     def _check_result(self, step: Step, result: StepResult) -> None:
-        wanted = len(step.plan.sample_rows)
+        wanted = len(step.plan.sample_tokens)
         if len(result.token_ids) != wanted:
             raise EngineError(f"step {step.plan.step} wants {wanted} tokens, got {len(result.token_ids)}")
         if wanted and not 0 <= min(result.token_ids) <= max(result.token_ids) < self.capacity.vocab_size:

@@ -7,15 +7,21 @@ Nothing in it is a tensor, so a plan can be printed, stored and compared.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from minillm.core.logprobs import TokenLogprobs
 from minillm.core.sampling import SamplingParams
+from minillm.core.shaping import Transform
 
 
 @dataclass(slots=True)
 class StepPlan:
-    """One step of the engine for ``R`` requests and ``T`` tokens in all.
+    """One step of the engine for ``R`` requests, ``T`` tokens and ``S`` draws in all.
 
     Request ``r`` owns the flat tokens ``query_starts[r]:query_starts[r + 1]``. Their positions are
     consecutive; the first equals the number of its tokens whose K/V is already in the cache.
+
+    A draw takes the logits after one flat token. A request may have none, one, or several; draws are
+    ordered by their flat token, thus by request. The three fields at the end are sparse: a draw that
+    wants nothing of the kind is not in them.
     """
 
     step: int
@@ -27,15 +33,20 @@ class StepPlan:
     query_starts: list[int] = field(default_factory=lambda: [0])  # [R + 1]
     context_lengths: list[int] = field(default_factory=list)  # [R], K/V entries to read, this step's included
     block_tables: list[Sequence[int]] = field(default_factory=list)  # [R], covers context_lengths
-    sample_rows: list[int] = field(default_factory=list)  # indices r whose last token's logits are sampled
-    sampling: list[SamplingParams] = field(default_factory=list)  # [len(sample_rows)]
-    uniforms: list[float] = field(default_factory=list)  # [len(sample_rows)], f(seed, output index) in [0, 1)
+    sample_tokens: list[int] = field(default_factory=list)  # [S], flat tokens whose logits give a draw, rising
+    sampling: list[SamplingParams] = field(default_factory=list)  # [S]
+    uniforms: list[float] = field(default_factory=list)  # [S], f(seed, output index) in [0, 1)
+    transforms: dict[int, Transform] = field(default_factory=dict)  # by draw: what else shapes its logits
+    logprobs: dict[int, int] = field(default_factory=dict)  # by draw: how many top log-probabilities are wanted
+    # By draw that is in ``logprobs``: the token whose log-probability is wanted, if not the one drawn. So for
+    # a prompt, whose tokens are given; nobody looks at what is drawn there.
+    targets: dict[int, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class StepResult:
-    """What a backend returns: one sampled id for each of the plan's ``sample_rows``, in that order."""
+    """What a backend returns: one drawn id for each of the plan's ``sample_tokens``, in that order."""
 
-    token_ids: list[int]
+    token_ids: list[int]  # [S]
     elapsed_s: float
-    logprobs: list[float] | None = None
+    logprobs: dict[int, TokenLogprobs] = field(default_factory=dict)  # for the draws of the plan's ``logprobs``

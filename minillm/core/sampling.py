@@ -1,6 +1,7 @@
 """How the next token is chosen: the parameters, one documented order of transforms, counter-based randomness.
 
-The order, for every backend: temperature -> top-k -> renormalize -> top-p -> min-p -> renormalize.
+The order, for every backend: penalties -> bias -> bans and masks (`minillm.core.shaping`) -> temperature
+-> top-k -> renormalize -> top-p -> min-p -> renormalize.
 Tokens are ranked by (probability falling, id rising), so ties are cut and drawn alike everywhere.
 ``distribution`` and ``sample`` are the reference in plain Python; backends vectorize the same and are
 tested against them.
@@ -11,6 +12,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+from minillm.core.shaping import Transform, shaped
 
 _MASK64 = (1 << 64) - 1
 _GOLDEN64 = 0x9E3779B97F4A7C15  # 2**64 / golden ratio, the increment of splitmix64 (Steele et al., 2014)
@@ -82,11 +85,15 @@ def _check_int(name: str, value: object, low: int, way_out: str) -> None:
         raise ValueError(f"{name} is {value}, it must be at least {low}: {way_out}")
 
 
-def distribution(logits: Sequence[float], params: SamplingParams) -> list[tuple[int, float]]:
+def distribution(
+    logits: Sequence[float], params: SamplingParams, transform: Transform | None = None
+) -> list[tuple[int, float]]:
     """Tokens that may be drawn, with probabilities that sum to 1, by (probability falling, id rising).
 
     A logit of ``-inf`` bans its token. ``ValueError`` for NaN, ``+inf`` or when every token is banned.
     """
+    if transform is not None:
+        logits = shaped(logits, transform)
     top = max(logits, default=-math.inf)
     if not math.isfinite(top) or any(math.isnan(x) for x in logits):
         raise ValueError("logits hold NaN or +inf, or ban every token: the model or the mask before it is broken")
@@ -119,9 +126,9 @@ def _normalized(entries: list[tuple[int, float]]) -> list[tuple[int, float]]:
     return [(token_id, weight / total) for token_id, weight in entries]
 
 
-def sample(logits: Sequence[float], params: SamplingParams, uniform: float) -> int:
+def sample(logits: Sequence[float], params: SamplingParams, uniform: float, transform: Transform | None = None) -> int:
     """The token at ``uniform`` in [0, 1): the first whose running sum of ``distribution`` exceeds it."""
-    entries = distribution(logits, params)
+    entries = distribution(logits, params, transform)
     reached = 0.0
     for token_id, probability in entries:
         reached += probability

@@ -28,6 +28,7 @@ class Scheduled:
     start: int
     num_tokens: int
     epoch: int  # the request's when planned: a result for an older one is dropped
+    num_draws: int = 0  # how many of the plan's draws are its own
 
 
 @dataclass(slots=True)
@@ -173,7 +174,7 @@ class Scheduler:
     def _plan(self, step: int, scheduled: dict[str, Scheduled]) -> StepPlan:
         size = self._kv.block_size
         plan = StepPlan(step=step, block_size=size)
-        for row, part in enumerate(scheduled.values()):
+        for part in scheduled.values():
             request, start, end = part.request, part.start, part.start + part.num_tokens
             table = self._kv.table(request.request_id)
             self._trace.emit("schedule", request.request_id, tokens=part.num_tokens, computed=start)
@@ -192,7 +193,8 @@ class Scheduler:
             # Logits of the last known token give the next one; a chunk that ends before it gives none.
             if end == request.num_known:
                 params = request.params
-                plan.sample_rows.append(row)
+                part.num_draws = 1
+                plan.sample_tokens.append(len(plan.token_ids) - 1)
                 plan.sampling.append(params)
                 draws = params.temperature > 0
                 plan.uniforms.append(uniform(request.seed, request.num_output) if draws else 0.0)

@@ -6,11 +6,13 @@ V vocabulary, S rows to sample. Arrays are NumPy's or torch's; the decoder never
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from minillm.core.logprobs import TokenLogprobs
 from minillm.core.sampling import SamplingParams
+from minillm.core.shaping import Transform
 from minillm.models.spec import Activation
 from minillm.ops.paging import Reads
 
@@ -72,5 +74,20 @@ class Ops(Protocol):
     def take_rows(self, x: Array, rows: Array) -> Array:
         """``x[rows]``."""
 
-    def sample(self, logits: Array, params: Sequence[SamplingParams], uniforms: Sequence[float]) -> list[int]:
-        """One id for each row of ``logits [S, V]``, as `minillm.core.sampling.sample` defines it."""
+    def sample(
+        self,
+        logits: Array,
+        params: Sequence[SamplingParams],
+        uniforms: Sequence[float],
+        transforms: Mapping[int, Transform],
+    ) -> list[int]:
+        """One id for each row of ``logits [S, V]``, as `minillm.core.sampling.sample` defines it.
+
+        ``transforms`` are by row.
+        """
+
+    def logprobs(
+        self, logits: Array, rows: Sequence[int], token_ids: Sequence[int], num_top: Sequence[int]
+    ) -> list[TokenLogprobs]:
+        """For each of ``rows [n]`` of ``logits [S, V]``: the log-probability of its token of ``token_ids [n]``
+        and its ``num_top`` highest, as `minillm.core.logprobs.token_logprobs` defines them."""

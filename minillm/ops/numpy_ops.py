@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from minillm.models.spec import Activation
 from minillm.ops.base import AttentionSpec, Batch
-from minillm.ops.numpy_sampling import sample
+from minillm.ops.numpy_sampling import logprobs, sample
 from minillm.ops.paging import Chunk, Decodes
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "attention",
     "embed",
     "linear",
+    "logprobs",
     "rms_norm",
     "rope_and_store_kv",
     "sample",

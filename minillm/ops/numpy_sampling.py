@@ -6,20 +6,33 @@ the 64 most likely, then eight times as many, until the draw falls inside them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from minillm.core.logprobs import TokenLogprobs
 from minillm.core.sampling import SamplingParams
+from minillm.core.shaping import Transform
+from minillm.ops.transforms import flatten
 
 _FIRST_HEAD = 64
 _GROWTH = 8
 
 
-def sample(logits: NDArray[Any], params: Sequence[SamplingParams], uniforms: Sequence[float]) -> list[int]:
+_NOTHING: Mapping[int, Transform] = {}
+
+
+def sample(
+    logits: NDArray[Any],
+    params: Sequence[SamplingParams],
+    uniforms: Sequence[float],
+    transforms: Mapping[int, Transform] = _NOTHING,
+) -> list[int]:
     """One id for each row of ``logits [S, V]``. ``ValueError`` when a row holds NaN, +inf, or bans all."""
+    if transforms:
+        logits = _shaped(logits, transforms)
     # argmax returns the first maximum, thus the lowest id, and the first NaN where there is one.
     best = logits.argmax(axis=1)
     tops = logits[np.arange(len(best)), best]
@@ -32,6 +45,36 @@ def sample(logits: NDArray[Any], params: Sequence[SamplingParams], uniforms: Seq
         int(best[row]) if p.temperature == 0 else _draw(logits[row], float(tops[row]), p, uniforms[row])
         for row, p in enumerate(params)
     ]
+
+
+def _shaped(logits: NDArray[Any], transforms: Mapping[int, Transform]) -> NDArray[np.float64]:
+    """A copy in float64, so that a penalty rounds as in the reference."""
+    flat = flatten(transforms, logits.shape[1])
+    shaped = logits.astype(np.float64)
+    values = shaped[flat.penalized]
+    divided = np.where(values > 0, values / flat.repetition, values * flat.repetition)
+    shaped[flat.penalized] = divided - flat.subtracted
+    shaped[flat.biased] += flat.bias
+    shaped[flat.banned] = -np.inf
+    shaped[flat.masked_rows] = np.where(flat.masks, shaped[flat.masked_rows], -np.inf)
+    return shaped
+
+
+def logprobs(
+    logits: NDArray[Any], rows: Sequence[int], token_ids: Sequence[int], num_top: Sequence[int]
+) -> list[TokenLogprobs]:
+    """The twin of `minillm.core.logprobs.token_logprobs`, row by row."""
+    return [_logprobs(logits[row], *wanted) for row, *wanted in zip(rows, token_ids, num_top, strict=True)]
+
+
+def _logprobs(logits: NDArray[Any], token_id: int, num_top: int) -> TokenLogprobs:
+    scores = logits.astype(np.float64)
+    highest = scores.max()
+    scores -= highest + np.log(np.exp(scores - highest).sum())
+    own = scores[token_id]
+    rank = 1 + np.count_nonzero(scores > own) + np.count_nonzero(scores[:token_id] == own)
+    top = _largest(scores, num_top, scores > -np.inf)[:num_top].tolist() if num_top else []
+    return TokenLogprobs(token_id, float(own), int(rank), tuple((i, float(scores[i])) for i in top))
 
 
 def _draw(logits: NDArray[Any], top: float, params: SamplingParams, uniform: float) -> int:
@@ -72,9 +115,13 @@ def _draw_from(head: NDArray[Any], probabilities: NDArray[np.float64], params: S
 def _head(weights: NDArray[np.float64], size: int) -> NDArray[Any]:
     """Ids of the ``size`` largest weights above 0, and of all that equal the last of them; by
     (weight falling, id rising)."""
-    if size < len(weights):
-        threshold = np.partition(weights, len(weights) - size)[len(weights) - size]
-        ids = np.flatnonzero((weights >= threshold) & (weights > 0))
-    else:
-        ids = np.flatnonzero(weights > 0)
-    return ids[np.argsort(-weights[ids], kind="stable")]
+    return _largest(weights, size, weights > 0)
+
+
+def _largest(values: NDArray[np.float64], size: int, eligible: NDArray[np.bool_]) -> NDArray[Any]:
+    """Eligible ids among the ``size`` largest values and all that equal the last of them; by (value falling,
+    id rising)."""
+    if size < len(values):
+        eligible = eligible & (values >= np.partition(values, len(values) - size)[len(values) - size])
+    ids = np.flatnonzero(eligible)
+    return ids[np.argsort(-values[ids], kind="stable")]

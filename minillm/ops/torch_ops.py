@@ -17,13 +17,14 @@ from torch import Tensor
 from minillm.models.spec import Activation
 from minillm.ops.base import AttentionSpec, Batch
 from minillm.ops.paging import Decodes, Reads
-from minillm.ops.torch_sampling import sample
+from minillm.ops.torch_sampling import logprobs, sample
 
 __all__ = [
     "add_rms_norm",
     "attention",
     "embed",
     "linear",
+    "logprobs",
     "rms_norm",
     "rope_and_store_kv",
     "sample",

@@ -6,21 +6,36 @@ row's draw needs more, or a tie straddles the cut, are whole rows sorted.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from minillm.core.logprobs import TokenLogprobs
 from minillm.core.sampling import SamplingParams
+from minillm.core.shaping import Transform
+from minillm.ops.transforms import flatten
 
 _HEAD = 256
 
 
-def sample(logits: Tensor, params: Sequence[SamplingParams], uniforms: Sequence[float]) -> list[int]:
+_NOTHING: Mapping[int, Transform] = {}
+
+
+def sample(
+    logits: Tensor,
+    params: Sequence[SamplingParams],
+    uniforms: Sequence[float],
+    transforms: Mapping[int, Transform] = _NOTHING,
+) -> list[int]:
     """One id for each row of ``logits [S, V]``. ``ValueError`` when a row holds NaN, +inf, or bans all."""
     if not params:
         return []
+    if transforms:
+        logits = _shaped(logits, transforms)
     ids = logits.argmax(dim=1)  # the first of equal maxima, thus the lowest id; the first NaN, if any
     finite = torch.isfinite(logits.gather(1, ids[:, None]).squeeze(1))
     drawn = [row for row, p in enumerate(params) if p.temperature > 0]
@@ -34,6 +49,48 @@ def sample(logits: Tensor, params: Sequence[SamplingParams], uniforms: Sequence[
             "before it is broken"
         )
     return list(result)
+
+
+def _shaped(logits: Tensor, transforms: Mapping[int, Transform]) -> Tensor:
+    """A copy in float64, so that a penalty rounds as in the reference."""
+    flat = flatten(transforms, logits.shape[1])
+
+    def put(values: np.ndarray) -> Tensor:
+        return torch.from_numpy(values).to(logits.device)
+
+    def places(where: tuple[np.ndarray, np.ndarray]) -> tuple[Tensor, Tensor]:
+        return put(where[0]), put(where[1])
+
+    shaped = logits.to(torch.float64, copy=True)
+    where, repetition = places(flat.penalized), put(flat.repetition)
+    values = shaped[where]
+    shaped[where] = torch.where(values > 0, values / repetition, values * repetition) - put(flat.subtracted)
+    where = places(flat.biased)
+    shaped[where] = shaped[where] + put(flat.bias)
+    shaped[places(flat.banned)] = -torch.inf
+    rows = put(flat.masked_rows)
+    shaped[rows] = shaped[rows].masked_fill(~put(flat.masks), -torch.inf)
+    return shaped
+
+
+def logprobs(
+    logits: Tensor, rows: Sequence[int], token_ids: Sequence[int], num_top: Sequence[int]
+) -> list[TokenLogprobs]:
+    """The twin of `minillm.core.logprobs.token_logprobs`, all rows at once."""
+    scores = torch.log_softmax(logits[torch.tensor(rows, device=logits.device)].double(), dim=1)
+    targets = torch.tensor(token_ids, device=logits.device)[:, None]
+    own = scores.gather(1, targets)
+    before = torch.arange(scores.shape[1], device=logits.device) < targets
+    ranks = 1 + ((scores > own) | ((scores == own) & before)).sum(1)
+    size = min(max(1, *num_top), scores.shape[1])
+    values, ids, untied = _largest(scores, size)
+    if not bool(untied.all()):
+        values, ids = (x[:, :size] for x in torch.sort(scores, dim=1, descending=True, stable=True))
+    columns = zip(token_ids, own.squeeze(1).tolist(), ranks.tolist(), ids.tolist(), values.tolist(), strict=True)
+    return [
+        TokenLogprobs(token, value, rank, tuple(e for e in zip(top[:n], tops[:n], strict=True) if e[1] > -math.inf))
+        for (token, value, rank, top, tops), n in zip(columns, num_top, strict=True)
+    ]
 
 
 @dataclass(slots=True)
@@ -63,21 +120,21 @@ def _draw(logits: Tensor, params: Sequence[SamplingParams], uniforms: Sequence[f
         uniform=column(uniforms),
     )
     if vocab > _HEAD:
-        ranked, ids, untied = _ranked_head(weights, _HEAD)
+        ranked, ids, untied = _largest(weights, _HEAD)
         chosen, enough = _pick(ranked, ids, weights, settings)
-        if bool((enough & untied).all()):
+        # A tie of weights that are 0 concerns nobody: none of them can be drawn.
+        if bool((enough & (untied | (ranked[:, -1] == 0))).all()):
             return chosen
     ranked, ids = torch.sort(weights, dim=1, descending=True, stable=True)  # of equals, the lower id first
     return _pick(ranked, ids, weights, settings)[0]
 
 
-def _ranked_head(weights: Tensor, size: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The ``size`` largest by (weight falling, id rising), their ids, and whether no tie was cut ``[n]``."""
-    values, ids = torch.topk(weights, size, dim=1)  # equals come in no order
+def _largest(values: Tensor, size: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The ``size`` largest of each row by (value falling, id rising), their ids, and whether no tie was cut ``[n]``."""
+    found, ids = torch.topk(values, size, dim=1)  # equals come in no order
     ids, order = torch.sort(ids, dim=1)
-    ranked, again = torch.sort(values.gather(1, order), dim=1, descending=True, stable=True)
-    last = ranked[:, -1:]
-    untied = ((weights >= last).sum(dim=1) == size) | (last.squeeze(1) == 0)
+    ranked, again = torch.sort(found.gather(1, order), dim=1, descending=True, stable=True)
+    untied = (values >= ranked[:, -1:]).sum(dim=1) == size
     return ranked, ids.gather(1, again), untied
 
 

@@ -19,8 +19,10 @@ from minillm.backends.plans import Chunk, plan_of
 from minillm.backends.torch_backend import TorchBackend
 from minillm.core.config import EngineConfig
 from minillm.core.engine import Engine
+from minillm.core.logprobs import token_logprobs
 from minillm.core.plan import StepPlan
 from minillm.core.sampling import SamplingParams
+from minillm.core.shaping import Transform
 from minillm.models.load import LoadedModel
 from minillm.ops import numpy_ops
 
@@ -336,3 +338,38 @@ def test_the_browsers_way_to_multiply_gives_the_same_logits(
     backend = loaded(model, "numpy")
     for plan, logits in zip(plans, wanted, strict=True):
         np.testing.assert_allclose(backend.logits(plan), logits, atol=1e-5)
+
+
+@BOTH
+def test_a_draw_after_every_token_of_a_chunk(model: LoadedModel, name: str) -> None:
+    """As for drafts to be verified, or a prompt's log-probabilities: each sees what is before it."""
+    plan = plan_of([Chunk(IDS, [1, 2, 3]), Chunk([4, 4], [5])], 4)
+    count = len(IDS)
+    plan.sample_tokens = [*range(count), count + 1]
+    plan.sampling = [SamplingParams(temperature=0)] * (count + 1)
+    plan.uniforms = [0.0] * (count + 1)
+    plan.transforms = {2: Transform(allowed=bytes([2] + [0] * 12))}  # of 97 ids, only 1
+    plan.logprobs = {0: 3, count - 1: 0, count: 1}
+    plan.targets = {0: IDS[1]}
+    backend = loaded(model, name)
+    logits = backend.logits(plan)
+    for end in range(1, count + 1):
+        alone = loaded(model, name).logits(plan_of([Chunk(IDS[:end], [1, 2, 3])], 4))[0]
+        np.testing.assert_allclose(logits[end - 1], alone, atol=1e-5)
+    result = backend.run(plan)
+    best = logits.argmax(axis=1).tolist()
+    assert result.token_ids == [*best[:2], 1, *best[3:]]
+    assert list(result.logprobs) == [0, count - 1, count]
+    for draw, found in result.logprobs.items():
+        wanted = token_logprobs(logits[draw].tolist(), plan.targets.get(draw, best[draw]), plan.logprobs[draw])
+        assert (found.token_id, found.rank) == (wanted.token_id, wanted.rank)
+        assert found.logprob == pytest.approx(wanted.logprob, abs=1e-5)
+        assert [i for i, _ in found.top] == [i for i, _ in wanted.top]
+
+
+@BOTH
+def test_a_draw_after_no_token_is_an_error(model: LoadedModel, name: str) -> None:
+    plan = plan_of([Chunk(IDS, [1, 2, 3])], 4)
+    plan.sample_tokens = [len(IDS)]
+    with pytest.raises(ValueError, match="sample_tokens holds 11, the backend takes 0 to 10"):
+        loaded(model, name).run(plan)
