@@ -10,8 +10,7 @@ from itertools import pairwise
 from statistics import NormalDist
 
 from minillm import catalog
-from minillm.backends.hash_model import HashModel
-from minillm.backends.simulated import SimulatedBackend
+from minillm.backends.simulated import SimulatedBackend, Weightless
 from minillm.core.clock import VirtualClock
 from minillm.core.config import EngineConfig, PolicyName
 from minillm.core.engine import Engine
@@ -84,7 +83,6 @@ def serve(policy: PolicyName, rate: float, spread: str, batch: int, model: str, 
     """The workload through the engine. Each step lasts as long as the roofline says that it must."""
     step_time, num_blocks = _modelled(model, accelerator)
     clock = VirtualClock()
-    inner = HashModel(vocab_size=4, max_model_len=4096, check_reads=False)
     config = EngineConfig(
         block_size=BLOCK_SIZE,
         num_blocks=num_blocks,
@@ -95,7 +93,7 @@ def serve(policy: PolicyName, rate: float, spread: str, batch: int, model: str, 
         prefix_caching=False,
         record_trace=False,
     )
-    engine = Engine(SimulatedBackend(inner, step_time, clock), config, clock=clock)
+    engine = Engine(SimulatedBackend(Weightless(max_model_len=4096), step_time, clock), config, clock=clock)
     jobs = workload(rate, spread)
     for job in jobs:
         params = SamplingParams(temperature=0, max_tokens=job.output, ignore_eos=True)

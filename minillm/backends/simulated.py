@@ -9,6 +9,38 @@ from minillm.core.clock import VirtualClock
 from minillm.core.plan import StepPlan, StepResult
 
 
+class Weightless:
+    """No model: nothing is computed or kept, and every sampled id is 0. For runs of which only the times matter."""
+
+    def __init__(self, max_model_len: int) -> None:
+        self._max_model_len = max_model_len
+        self._block_size = self._num_blocks = 0
+
+    def load(self, *, block_size: int, num_blocks: int | None) -> None:
+        if num_blocks is None:
+            raise ValueError("num_blocks is None: there is no memory to count, say how many blocks the run has")
+        self._block_size, self._num_blocks = block_size, num_blocks
+
+    def capacity(self) -> Capacity:
+        return Capacity(
+            num_blocks=self._num_blocks,
+            block_size=self._block_size,
+            kv_bytes_per_token=0,
+            weight_bytes=0,
+            max_model_len=self._max_model_len,
+            vocab_size=1,
+        )
+
+    def run(self, plan: StepPlan) -> StepResult:
+        return StepResult([0] * len(plan.sample_rows), 0.0)
+
+    def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
 class SimulatedBackend:
     """Runs ``inner`` and then moves ``clock`` by ``step_time(plan)`` seconds.
 

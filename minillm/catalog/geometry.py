@@ -127,6 +127,10 @@ class Geometry:
         return len(self.windows)
 
     @cached_property
+    def _layers_by_window(self) -> Counter[int | None]:
+        return Counter(self.windows)
+
+    @cached_property
     def parts(self) -> dict[str, int]:
         """Parameters by part; the parts add up to the model. Tied embeddings have no head of their own."""
         table = int(weights.embedding_parameters(self.vocab_size, self.hidden_size))
@@ -186,14 +190,15 @@ class Geometry:
     def cache_groups(self, expanded: bool = False) -> tuple[kv.CacheGroup, ...]:
         """The layers' caches. ``expanded``: of a runtime that caches the expanded keys and values of MLA."""
         values = self.attention.values_per_token(expanded)
-        counts = Counter(self.windows)
-        return tuple(kv.CacheGroup(n, values, window) for window, n in counts.items())
+        return tuple(kv.CacheGroup(layers, values, window) for window, layers in self._layers_by_window.items())
 
-    def attention_flops(self, new_tokens: Any, cached_tokens: Any) -> Any:
-        """FLOPs of scores and weighted sums of all layers for one sequence."""
+    def attention_flops(self, new_tokens: Sequence[Any], cached_tokens: Sequence[Any]) -> Any:
+        """FLOPs of scores and weighted sums of all layers, for the sequences of a step."""
         a, total = self.attention, 0
-        for window, layers in Counter(self.windows).items():
-            pairs = flops.attention_pairs(new_tokens, cached_tokens, window)
+        for window, layers in self._layers_by_window.items():
+            pairs: Any = 0
+            for new, cached in zip(new_tokens, cached_tokens, strict=True):
+                pairs = pairs + flops.attention_pairs(new, cached, window)
             total = total + layers * flops.attention_flops(pairs, a.heads, a.head_dim, a.value_head_dim)
         return total
 
@@ -203,10 +208,8 @@ class Geometry:
 
     def step_flops(self, new_tokens: Sequence[Any], cached_tokens: Sequence[Any], sampled: Any) -> Any:
         """FLOPs of a step: for each sequence its new tokens and those already cached; ``sampled`` rows of logits."""
-        total = flops.linear_flops(self.matmul_parameters(), sum(new_tokens, start=0)) + self.head_flops(sampled)
-        for new, cached in zip(new_tokens, cached_tokens, strict=True):
-            total = total + self.attention_flops(new, cached)
-        return total
+        matrices = flops.linear_flops(self.matmul_parameters(), sum(new_tokens, start=0))
+        return matrices + self.head_flops(sampled) + self.attention_flops(new_tokens, cached_tokens)
 
     def weight_bytes(self, dtype: str, experts: str | None = None, tokens: Any = None) -> Any:
         """Bytes of the weights in ``dtype``, those of the routed experts' matrices in ``experts`` (default: the same).

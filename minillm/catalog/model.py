@@ -150,8 +150,9 @@ class Model:
         if len(new_tokens) != len(cached_tokens):
             raise CostError(f"{len(new_tokens)} sequences have new tokens and {len(cached_tokens)} have cached ones")
         read = self.geometry.weight_bytes(dtype, tokens=sum(new_tokens))
+        groups = self.geometry.cache_groups()
         for new, cached in zip(new_tokens, cached_tokens, strict=True):
-            read += self.kv_bytes(cached + new, kv_dtype)
+            read += kv.kv_logical_bytes(groups, cached + new, kv_dtype)
         rows = len(new_tokens) if sampled is None else sampled
         work = self.geometry.step_flops(new_tokens, cached_tokens, rows)
         peak = accelerator.flops_for_weights(dtype)

@@ -124,14 +124,14 @@ def test_prefill_of_8b() -> None:
     assert LLAMA.geometry.matmul_parameters() / 1e9 == pytest.approx(6.979, abs=5e-4)
     assert layers / 1e12 == pytest.approx(28.6, abs=0.05)
     assert (layers + LLAMA.geometry.head_flops(2048)) / 1e12 == pytest.approx(30.7, abs=0.05)
-    assert LLAMA.geometry.attention_flops(2048, 0) / 1e12 == pytest.approx(1.1, abs=0.005)
-    total = layers + LLAMA.geometry.attention_flops(2048, 0) + LLAMA.geometry.head_flops(1)
+    assert LLAMA.geometry.attention_flops([2048], [0]) / 1e12 == pytest.approx(1.1, abs=0.005)
+    total = layers + LLAMA.geometry.attention_flops([2048], [0]) + LLAMA.geometry.head_flops(1)
     assert LLAMA.prefill_flops(2048) == total
 
 
 @pytest.mark.parametrize(("context", "share"), [(2048, 3.7), (8192, 13.3), (131_072, 71)])
 def test_attention_share_of_prefill(context: int, share: float) -> None:
-    attention = LLAMA.geometry.attention_flops(context, 0)
+    attention = LLAMA.geometry.attention_flops([context], [0])
     layers = linear_flops(LLAMA.geometry.matmul_parameters(), context)
     assert 100 * attention / (attention + layers) == pytest.approx(share, abs=0.5 if share > 50 else 0.05)
 
