@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from minillm.backends.hash_model import HashModel
 from minillm.core.clock import VirtualClock
@@ -96,6 +97,10 @@ class Job:
     params: SamplingParams = GREEDY
     arrival_s: float = 0.0
     salt: str | None = None
+    priority: int = 0
+    tenant: str = ""
+    ttft_slo_s: float | None = None
+    tpot_slo_s: float | None = None
     abort_after: int | None = None  # engine steps after which it is aborted
 
 
@@ -129,7 +134,34 @@ def make_engine(config: EngineConfig, **options: object) -> tuple[Engine, Audite
     model = AuditedModel(clock, vocab_size=vocab_size)  # type: ignore[arg-type]
     engine = Engine(model, config, clock=clock, **options)  # type: ignore[arg-type]
     model.engine = engine
+    audit_choices(engine)
     return engine, model
+
+
+def audit_choices(engine: Engine) -> None:
+    """Whoever is admitted is the first of all that wait, whoever is preempted the last of all that run."""
+    scheduler, order = engine.scheduler, engine.order
+    schedule, admit, preempt = scheduler.schedule, scheduler._admit, scheduler._preempt
+    preempted: list[Request] = []  # in this planning
+
+    def audited_schedule(*arguments: Any) -> Any:
+        preempted.clear()
+        return schedule(*arguments)
+
+    def audited_admit(request: Request, *rest: Any) -> Any:
+        first = min(scheduler.waiting.requests(), key=order.standing)
+        assert request is first, f"I24: {request.request_id} is admitted, {first.request_id} is first"
+        assert all(order.outranks(request, r) for r in preempted), "row 28: admitted after a preemption"
+        return admit(request, *rest)
+
+    def audited_preempt(request: Request, *rest: Any) -> Any:
+        last = max(scheduler.running, key=order.standing)
+        assert request is last, f"row 27: {request.request_id} is preempted, {last.request_id} is last"
+        preempted.append(request)
+        return preempt(request, *rest)
+
+    scheduler.schedule = audited_schedule  # type: ignore[method-assign]
+    scheduler._admit, scheduler._preempt = audited_admit, audited_preempt  # type: ignore[method-assign]
 
 
 def oracle(model: HashModel, request: Request, eos_ids: frozenset[int]) -> list[int]:
@@ -154,7 +186,17 @@ def drive(case: Case) -> Outcome:
     aborts: dict[int, list[str]] = {}
     for i, job in enumerate(case.jobs):
         try:
-            engine.add_request(job.prompt, job.params, request_id=f"j{i}", arrival_s=job.arrival_s, salt=job.salt)
+            engine.add_request(
+                job.prompt,
+                job.params,
+                request_id=f"j{i}",
+                arrival_s=job.arrival_s,
+                salt=job.salt,
+                priority=job.priority if case.config.order == "priority" else 0,
+                tenant=job.tenant,
+                ttft_slo_s=job.ttft_slo_s,
+                tpot_slo_s=job.tpot_slo_s,
+            )
         except RequestError as error:
             outcome.refused[i] = str(error)
             continue
@@ -198,20 +240,10 @@ def audit_outcome(case: Case, outcome: Outcome) -> None:
 
 def audit_trace(outcome: Outcome) -> None:
     engine, trace = outcome.engine, outcome.engine.trace.events
-    first: dict[str, None] = dict.fromkeys(e.request_id for e in trace if e.kind == "admit")
-    order = [(engine.requests[r].arrival_s, engine.requests[r].index) for r in first]
-    assert order == sorted(order), "I24: admitted out of order"
-    # Events of one planning carry one time. A planning that preempted admits nobody (row 28).
-    preempted_at = {e.time_s for e in trace if e.kind == "preempt"}
-    assert not preempted_at & {e.time_s for e in trace if e.kind == "admit"}
-    running: set[str] = set()
-    for event in trace:
-        if event.kind == "admit":
-            running.add(event.request_id)
-        elif event.kind in ("preempt", "finish"):
-            last = max(running, key=lambda r: (engine.requests[r].arrival_s, engine.requests[r].index), default="")
-            assert event.kind == "finish" or event.request_id == last, "the victim did not come last"
-            running.discard(event.request_id)
+    if engine.config.order == "fcfs":
+        first: dict[str, None] = dict.fromkeys(e.request_id for e in trace if e.kind == "admit")
+        arrivals = [(engine.requests[r].arrival_s, engine.requests[r].index) for r in first]
+        assert arrivals == sorted(arrivals), "I24: admitted out of order"
     replay = Replay(engine.kv.pool.num_blocks)
     replay.apply(trace)
     assert not replay.tables
@@ -222,6 +254,11 @@ def audit_trace(outcome: Outcome) -> None:
 def six_bits(data: bytes) -> bytes:
     """A hash with 64 values, so that collisions are everywhere."""
     return bytes([digest128(data)[0] & 63])
+
+
+def two_bits(data: bytes) -> bytes:
+    """A hash with four values: nearly every block collides with another."""
+    return bytes([digest128(data)[0] & 3])
 
 
 def random_case(rng: random.Random) -> Case:
@@ -238,7 +275,12 @@ def random_case(rng: random.Random) -> Case:
         max_model_len=max_model_len,
         policy=rng.choice(["continuous", "continuous", "static", "dynamic"]),
         max_wait_s=rng.choice([0.0, 1.5]),
+        order=rng.choice(["fcfs", "fcfs", "priority", "shortest", "fair", "deadline"]),
+        ageing_tokens_per_s=rng.choice([0.5, 4.0]),
+        ttft_slo_s=rng.choice([2.0, 20.0]),
+        tpot_slo_s=rng.choice([0.5, 2.0]),
         chunked_prefill=chunked,
+        chunk_size=rng.choice([None, 1, 2, 3]) if chunked else None,
         prefix_caching=rng.random() < 0.8,
         seed=rng.randint(0, 3),
     )
@@ -246,7 +288,7 @@ def random_case(rng: random.Random) -> Case:
         config,
         tuple(_random_job(rng, max_model_len) for _ in range(rng.randint(1, 7))),
         eos_ids=rng.choice([frozenset(), frozenset({1})]),
-        hash_function=rng.choice([digest128, six_bits]),
+        hash_function=rng.choice([digest128, six_bits, two_bits]),
         abort_in_flight=rng.random() < 0.3,
     )
 
@@ -268,6 +310,10 @@ def _random_job(rng: random.Random, max_model_len: int) -> Job:
         params,
         arrival_s=rng.choice([0.0, 0.0, float(rng.randint(0, 12))]),
         salt=rng.choice([None, None, "a"]),
+        priority=rng.choice([0, 0, 1, 2, -1]),
+        tenant=rng.choice(["", "a", "b"]),
+        ttft_slo_s=rng.choice([None, 1.0, 9.0]),
+        tpot_slo_s=rng.choice([None, 0.5, 3.0]),
         abort_after=rng.choice([None, None, None, rng.randint(0, 8)]),
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Sequence
 
-from minillm.core.config import EngineConfig
+from minillm.core.config import EngineConfig, check_positive
 from minillm.core.request import RequestError
 
 
@@ -55,3 +55,24 @@ def check_room(num_prompt: int, max_total_tokens: int, num_blocks: int, block_si
             f"prompt of {num_prompt:,} tokens and up to {max_total_tokens - num_prompt:,} output tokens need "
             f"{needed:,} KV blocks of {block_size}, the pool has {total:,}: {way_out} or raise num_blocks"
         )
+
+
+def check_service(
+    config: EngineConfig, priority: int, tenant: str, ttft_slo_s: float | None, tpot_slo_s: float | None
+) -> None:
+    """``RequestError`` unless the fields that steer the order are valid and the engine's order looks at them."""
+    if isinstance(priority, bool) or not isinstance(priority, int):
+        raise RequestError(f"priority is {priority!r}: give a whole number, higher is served first")
+    if priority and config.order != "priority":
+        raise RequestError(
+            f"priority is {priority}, but the engine's order is {config.order!r}, which does not look at it: "
+            f"configure order='priority' or leave it out"
+        )
+    if not isinstance(tenant, str):
+        raise RequestError(f"tenant is {tenant!r}: give a string, or leave it out")
+    for name, value in (("ttft_slo_s", ttft_slo_s), ("tpot_slo_s", tpot_slo_s)):
+        if value is not None:
+            try:
+                check_positive(name, value, "seconds")
+            except ValueError as error:
+                raise RequestError(str(error)) from None

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 PolicyName = Literal["static", "dynamic", "continuous"]
+OrderName = Literal["fcfs", "priority", "shortest", "fair", "deadline"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +21,12 @@ class EngineConfig:
     max_model_len: int | None = None  # prompt and output of one request; None takes the model's limit
     policy: PolicyName = "continuous"
     max_wait_s: float = 0.05  # dynamic policy: how long the oldest request waits for a full batch
+    order: OrderName = "fcfs"  # who of the waiting is next, and who gives way: see `minillm.core.order`
+    ageing_tokens_per_s: float = 50.0  # order "shortest": what a second of waiting is worth
+    ttft_slo_s: float = 10.0  # objectives of requests that bring none; order "deadline" and ``shed_late`` use them
+    tpot_slo_s: float = 1.0
     chunked_prefill: bool = True  # False: a prompt runs whole, in one step
+    chunk_size: int | None = None  # most tokens of one request's prompt in a step; None: the whole budget
     prefix_caching: bool = True
     seed: int = 0  # for requests that bring none
     debug_checks: bool = False  # check every structure after every step
@@ -35,15 +41,32 @@ class EngineConfig:
         if self.max_model_len is not None:
             _check_int("max_model_len", self.max_model_len, 2, "one prompt token and one output token")
         _check_int("seed", self.seed, 0)
-        if self.policy not in get_args(PolicyName):
-            raise ValueError(f"policy is {self.policy!r}: choose from {', '.join(get_args(PolicyName))}")
-        if isinstance(self.max_wait_s, bool) or not isinstance(self.max_wait_s, (int, float)):
-            raise ValueError(f"max_wait_s is {self.max_wait_s!r}: give seconds as a number")
-        if not math.isfinite(self.max_wait_s) or self.max_wait_s < 0:
-            raise ValueError(f"max_wait_s is {self.max_wait_s}: give finite seconds, 0 or more")
+        if self.chunk_size is not None:
+            _check_int("chunk_size", self.chunk_size, 1)
+            if not self.chunked_prefill:
+                raise ValueError(f"chunk_size is {self.chunk_size:,} without chunked_prefill: leave one of them out")
+        _check_choice("policy", self.policy, get_args(PolicyName))
+        _check_choice("order", self.order, get_args(OrderName))
+        check_positive("max_wait_s", self.max_wait_s, "seconds", or_zero=True)
+        check_positive("ageing_tokens_per_s", self.ageing_tokens_per_s, "tokens a second")
+        check_positive("ttft_slo_s", self.ttft_slo_s, "seconds")
+        check_positive("tpot_slo_s", self.tpot_slo_s, "seconds")
         for name in ("chunked_prefill", "prefix_caching", "debug_checks", "record_trace"):
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(f"{name} is {getattr(self, name)!r}: use True or False")
+
+
+def check_positive(name: str, value: object, unit: str, *, or_zero: bool = False) -> None:
+    """``ValueError`` unless ``value`` is a finite number above 0, or 0 where that is allowed."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ValueError(f"{name} is {value!r}: give {unit} as a number")
+    if not math.isfinite(value) or value < 0 or (value == 0 and not or_zero):
+        raise ValueError(f"{name} is {value}: give finite {unit}, {'0 or more' if or_zero else 'above 0'}")
+
+
+def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ValueError(f"{name} is {value!r}: choose from {', '.join(choices)}")
 
 
 def _check_int(name: str, value: object, low: int, why: str = "") -> None:

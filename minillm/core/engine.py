@@ -14,18 +14,20 @@ from dataclasses import dataclass
 from typing import Literal
 
 from minillm.backends.base import Backend
-from minillm.core.admission import check_prompt, check_room, longest_request
+from minillm.core.admission import check_prompt, check_room, check_service, longest_request
 from minillm.core.clock import VirtualClock
 from minillm.core.config import EngineConfig
 from minillm.core.detokenizer import Detokenizer, TokenBytes
 from minillm.core.kv_manager import KVManager
 from minillm.core.metrics import RunMetrics, StepSample, run_metrics
+from minillm.core.order import make_order
 from minillm.core.plan import StepResult
 from minillm.core.policy import make_policy
 from minillm.core.prefix import Hash, digest128
 from minillm.core.request import Event, FinishReason, Request, RequestError, Status
 from minillm.core.sampling import SamplingParams, uniform
 from minillm.core.scheduler import Scheduler, Step
+from minillm.core.step_times import StepTimes
 from minillm.core.stops import commit_tokens
 from minillm.core.trace import Trace
 
@@ -75,7 +77,9 @@ class Engine:
             trace=self.trace,
             hash_function=hash_function,
         )
-        self.scheduler = Scheduler(config, self.kv, make_policy(config), self.trace)
+        self.step_times = StepTimes()
+        self.order = make_order(config, self.step_times)
+        self.scheduler = Scheduler(config, self.kv, make_policy(config), self.order, self.trace)
         self.requests: dict[str, Request] = {}
         self.num_steps = 0
         self._eos_ids = eos_ids
@@ -94,12 +98,18 @@ class Engine:
         request_id: str | None = None,
         arrival_s: float | None = None,
         salt: str | None = None,
+        priority: int = 0,
+        tenant: str = "",
+        ttft_slo_s: float | None = None,
+        tpot_slo_s: float | None = None,
     ) -> Request:
         """Submit a prompt; ``RequestError`` if it can never be served.
 
         ``arrival_s`` on the engine's clock may lie in the future: the request is out of sight until then.
-        Requests of different ``salt`` share no cached block.
+        Requests of different ``salt`` share no cached block. ``priority``, ``tenant`` and the two objectives
+        steer the orders that look at them (`minillm.core.order`).
         """
+        check_service(self.config, priority, tenant, ttft_slo_s, tpot_slo_s)
         index = len(self.requests)
         request_id = f"r{index}" if request_id is None else request_id
         if request_id in self.requests:
@@ -121,6 +131,10 @@ class Engine:
             seed=params.seed if params.seed is not None else int(uniform(self.config.seed, index) * 2**53),
             max_total_tokens=max_total,
             salt=salt,
+            priority=priority,
+            tenant=tenant,
+            ttft_slo_s=ttft_slo_s,
+            tpot_slo_s=tpot_slo_s,
         )
         if self._tokenizer is not None:
             self._detokenizers[request_id] = Detokenizer(self._tokenizer, params.stop)
@@ -188,7 +202,7 @@ class Engine:
             if idle_steps > 2:  # one is legal: a step in which everyone was preempted
                 raise EngineError(
                     f"{self._num_unfinished} requests cannot go on: {self.kv.pool.num_free} blocks are free, "
-                    f"{len(self.scheduler.running)} requests run, {self.scheduler.num_waiting} wait"
+                    f"{len(self.scheduler.running)} requests run, {self.scheduler.waiting.num_requests} wait"
                 )
 
     def plan_step(self) -> Step | None:
@@ -222,6 +236,7 @@ class Engine:
             if part.num_draws:
                 self._commit_token(request, result.token_ids[first_draw], now_s, events)
         self.num_steps += 1
+        self.step_times.observe(len(step.plan.token_ids), result.elapsed_s)
         self._samples.append(
             StepSample(now_s, result.elapsed_s, len(step.scheduled), len(step.plan.token_ids), self.kv.pool.num_used)
         )
@@ -278,6 +293,7 @@ class Engine:
             time_s=now_s,
         )
         for token, text in committed.tokens:
+            self.order.on_token(request)
             self.trace.emit("token", request_id, token_id=token)
             events.append(Event(request_id, "token", now_s, token, text))
         if committed.finish_reason is not None:

@@ -75,19 +75,23 @@ class KVManager:
         blocks, chain = self.index.match(request.token_ids, _extras(request), max_blocks)
         return Hit(blocks, len(blocks) * self.block_size, chain)
 
+    def shortage(self, request: Request, hit: Hit) -> int:
+        """Blocks that the pool lacks for all tokens known so far; 0 or less where there is room."""
+        pool = self.pool
+        revived = sum(pool.ref_counts[block] == 0 for block in hit.blocks)  # free blocks that the hit takes
+        return self.blocks_for(request.num_known) - len(hit.blocks) - (pool.num_free - revived)
+
     def admit(self, request: Request, hit: Hit) -> bool:
         """Start the request's table with the hit, if the pool has room for all tokens known so far.
 
         Nothing is allocated yet beyond the hit, but a prompt that would be preempted before its first
         output is not begun.
         """
-        pool = self.pool
-        revived = sum(pool.ref_counts[block] == 0 for block in hit.blocks)  # free blocks that the hit takes
-        if self.blocks_for(request.num_known) - len(hit.blocks) > pool.num_free - revived:
+        if self.shortage(request, hit) > 0:
             return False
         # Held from here on, so that the request's own allocations cannot evict what it hit.
         for block in hit.blocks:
-            pool.touch(block)
+            self.pool.touch(block)
         self._tables[request.request_id] = _Table(list(hit.blocks), hit.chain)
         if hit.blocks:
             self._trace.emit("hit", request.request_id, hit.blocks, tokens=hit.num_tokens)

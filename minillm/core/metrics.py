@@ -18,6 +18,7 @@ class RequestMetrics:
     """Latencies of one request; None where it did not get so far."""
 
     request_id: str
+    tenant: str
     arrival_s: float
     prompt_tokens: int
     cached_tokens: int  # of the prompt, found in the prefix cache
@@ -28,6 +29,7 @@ class RequestMetrics:
     itl_s: tuple[float, ...]  # output_tokens - 1 gaps
     tpot_s: float | None  # from two tokens on
     e2e_s: float | None  # arrival to end
+    slo_met: bool | None  # both objectives it brought; None without any, or while it is not known
     finish_reason: FinishReason | None
 
 
@@ -36,20 +38,34 @@ def request_metrics(request: Request) -> RequestMetrics:
     # A request that was aborted ends after its last token: that wait belongs to no token.
     last_s = times[-1] if times else request.finished_s
     ended = request.finished_s is not None
+    ttft_s = times[0] - request.arrival_s if times else None
+    tpot_s = (times[-1] - times[0]) / (len(times) - 1) if len(times) > 1 else None
     return RequestMetrics(
         request_id=request.request_id,
+        tenant=request.tenant,
         arrival_s=request.arrival_s,
         prompt_tokens=request.num_prompt,
         cached_tokens=request.num_cached,
         output_tokens=request.num_output,
         preemptions=request.num_preemptions,
         queue_s=None if request.admitted_s is None else request.admitted_s - request.arrival_s,
-        ttft_s=times[0] - request.arrival_s if times else None,
+        ttft_s=ttft_s,
         itl_s=tuple(b - a for a, b in pairwise(times)),
-        tpot_s=(times[-1] - times[0]) / (len(times) - 1) if len(times) > 1 else None,
+        tpot_s=tpot_s,
         e2e_s=last_s - request.arrival_s if ended and last_s is not None else None,
+        slo_met=_slo_met(request, ttft_s, tpot_s) if ended else None,
         finish_reason=request.finish_reason,
     )
+
+
+def _slo_met(request: Request, ttft_s: float | None, tpot_s: float | None) -> bool | None:
+    """Whether an ended request kept the objectives it brought. An answer of one token has no TPOT to miss."""
+    if request.ttft_slo_s is None and request.tpot_slo_s is None:
+        return None
+    if ttft_s is None or request.finish_reason not in ("stop", "length"):
+        return False
+    ttft_met = request.ttft_slo_s is None or ttft_s <= request.ttft_slo_s
+    return ttft_met and (request.tpot_slo_s is None or tpot_s is None or tpot_s <= request.tpot_slo_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +89,7 @@ class RunMetrics:
     output_tokens: int
     duration_s: float  # first arrival to the end of the last step
     tokens_per_s: float  # output tokens over that duration
+    goodput_per_s: float  # requests that kept their objectives, over that duration
     prefix_hit_rate: float  # prompt tokens found in the cache, of those of all admitted requests
     peak_used_blocks: int
 
@@ -81,15 +98,17 @@ def run_metrics(requests: Iterable[Request], steps: Iterable[StepSample], preemp
     requests, steps = list(requests), tuple(steps)
     output_tokens = sum(r.num_output for r in requests)
     duration_s = steps[-1].time_s - min(r.arrival_s for r in requests) if steps and requests else 0.0
+    measured = tuple(request_metrics(r) for r in requests)
     admitted = [r for r in requests if r.admitted_s is not None]
     prompt_tokens = sum(r.num_prompt for r in admitted)
     return RunMetrics(
-        requests=tuple(request_metrics(r) for r in requests),
+        requests=measured,
         steps=steps,
         preemptions=preemptions,
         output_tokens=output_tokens,
         duration_s=duration_s,
         tokens_per_s=output_tokens / duration_s if duration_s > 0 else 0.0,
+        goodput_per_s=sum(r.slo_met is True for r in measured) / duration_s if duration_s > 0 else 0.0,
         prefix_hit_rate=sum(r.num_cached for r in admitted) / prompt_tokens if prompt_tokens else 0.0,
         peak_used_blocks=max((s.used_blocks for s in steps), default=0),
     )

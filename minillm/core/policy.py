@@ -1,4 +1,4 @@
-"""Batching policies: who is next, who is given up, and when the waiting may join.
+"""Batching policies: when the waiting may join. Who of them is next, the order says (`minillm.core.order`).
 
 Continuous batching admits whenever there is room. Static and dynamic batching form a batch, run it to
 its end and only then form the next; they differ in how long they wait for a batch to fill.
@@ -6,12 +6,12 @@ its end and only then form the next; they differ in how long they wait for a bat
 
 from __future__ import annotations
 
+import heapq
 import math
 from dataclasses import dataclass
-from typing import Protocol
 
 from minillm.core.config import EngineConfig
-from minillm.core.request import Request
+from minillm.core.request import Request, Status
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,18 +21,18 @@ class QueueView:
     now_s: float
     num_waiting: int
     num_running: int
-    oldest_arrival_s: float  # of the waiting, by the policy's order
     more_to_come: bool  # arrivals are known that lie in the future
 
 
-class Policy(Protocol):
-    """Consulted by the scheduler."""
-
-    def key(self, request: Request) -> tuple[float, int]:
-        """Rank: the smallest is admitted first, the largest is preempted first."""
+class ContinuousPolicy:
+    """Whoever waits is admitted as soon as there is room."""
 
     def admissible(self, view: QueueView) -> int:
         """How many of the waiting may be admitted now, room permitting."""
+        return view.num_waiting
+
+    def on_wait(self, request: Request) -> None:
+        """A request was queued."""
 
     def on_admit(self) -> None:
         """A waiting request was admitted."""
@@ -42,29 +42,11 @@ class Policy(Protocol):
 
     def wake_s(self, view: QueueView) -> float | None:
         """When ``admissible`` may change although nothing arrives; None if it will not."""
-
-
-class ContinuousPolicy:
-    """First come first served, admitted as soon as there is room."""
-
-    def key(self, request: Request) -> tuple[float, int]:
-        return (request.arrival_s, request.index)
-
-    def admissible(self, view: QueueView) -> int:
-        return view.num_waiting
-
-    def on_admit(self) -> None:
-        pass
-
-    def on_preempt(self) -> None:
-        pass
-
-    def wake_s(self, view: QueueView) -> float | None:
         return None
 
 
-class BatchPolicy:
-    """First come first served in closed batches.
+class BatchPolicy(ContinuousPolicy):
+    """Closed batches.
 
     Static batching (infinite ``max_wait_s``) waits for a full batch, and takes a partial one only when
     no further arrival is known. Dynamic batching also starts once the oldest has waited ``max_wait_s``.
@@ -74,9 +56,7 @@ class BatchPolicy:
         self._batch_size = batch_size
         self._max_wait_s = max_wait_s
         self._left = 0  # members of the current batch that are not running: not yet admitted, or preempted
-
-    def key(self, request: Request) -> tuple[float, int]:
-        return (request.arrival_s, request.index)
+        self._arrivals: list[tuple[float, int, int, Request]] = []  # a heap; who left is dropped when it surfaces
 
     def admissible(self, view: QueueView) -> int:
         if view.num_waiting == 0:
@@ -90,7 +70,11 @@ class BatchPolicy:
             return True
         if math.isinf(self._max_wait_s):
             return not view.more_to_come
-        return view.now_s >= view.oldest_arrival_s + self._max_wait_s
+        return view.now_s >= self._full_wait_s()
+
+    def on_wait(self, request: Request) -> None:
+        if not math.isinf(self._max_wait_s):
+            heapq.heappush(self._arrivals, (request.arrival_s, request.index, request.epoch, request))
 
     def on_admit(self) -> None:
         self._left -= 1
@@ -101,10 +85,16 @@ class BatchPolicy:
     def wake_s(self, view: QueueView) -> float | None:
         if view.num_waiting == 0 or view.num_running or math.isinf(self._max_wait_s):
             return None
-        return view.oldest_arrival_s + self._max_wait_s
+        return self._full_wait_s()
+
+    def _full_wait_s(self) -> float:
+        """When the oldest of the waiting has waited its time."""
+        while self._arrivals[0][-1].status is not Status.WAITING:
+            heapq.heappop(self._arrivals)
+        return self._arrivals[0][0] + self._max_wait_s
 
 
-def make_policy(config: EngineConfig) -> Policy:
+def make_policy(config: EngineConfig) -> ContinuousPolicy:
     """The policy that ``config.policy`` names."""
     if config.policy == "continuous":
         return ContinuousPolicy()

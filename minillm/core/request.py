@@ -41,6 +41,10 @@ class Request:
     seed: int  # of its random draws
     max_total_tokens: int  # prompt and output together
     salt: str | None = None  # requests of different salts share no block
+    priority: int = 0  # order "priority": the highest is served first
+    tenant: str = ""  # order "fair": on whose account it runs
+    ttft_slo_s: float | None = None  # order "deadline": arrival to first token; None takes the configuration's
+    tpot_slo_s: float | None = None  # order "deadline": mean time between output tokens
 
     token_ids: list[int] = field(init=False)  # known: the prompt, then the output
     num_prompt: int = field(init=False)

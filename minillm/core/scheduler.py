@@ -1,23 +1,25 @@
 """Which requests run in a step, and how many tokens of each. There are no phases.
 
 A request has tokens known and tokens computed; a step closes part of the gap under one token budget.
-Running requests come first, so a decode is never held up by a prompt; what is left of the budget goes
-to waiting ones. A running request that finds no block preempts the one that came last, which later
-computes its tokens again. A step that preempted admits nobody: the room it made is spoken for.
+Decodes come first, so none is held up by a prompt; then prompts that are half read; what is left of the
+budget goes to waiting requests. A running request that finds no block preempts the one that the order
+ranks last, which later computes its tokens again. A step that preempted admits nobody: the room it made
+is spoken for. The one exception is a request that outranks everybody preempted, and for which it was done.
 """
 
 from __future__ import annotations
 
-import heapq
 from dataclasses import dataclass, field
 
 from minillm.core.config import EngineConfig
-from minillm.core.kv_manager import KVManager
+from minillm.core.kv_manager import Hit, KVManager
+from minillm.core.order import FirstComeOrder
 from minillm.core.plan import StepPlan
-from minillm.core.policy import Policy, QueueView
+from minillm.core.policy import ContinuousPolicy, QueueView
 from minillm.core.request import Request, Status
 from minillm.core.sampling import uniform
 from minillm.core.trace import Trace
+from minillm.core.waiting import WaitingQueue
 
 
 @dataclass(slots=True)
@@ -40,31 +42,40 @@ class Step:
     copies: list[tuple[int, int]] = field(default_factory=list)  # of blocks, before the plan runs
 
 
+@dataclass(slots=True)
+class _Draft:
+    """A step while it is being put together."""
+
+    budget: int  # tokens left
+    scheduled: dict[str, Scheduled] = field(default_factory=dict)  # by request id
+    preempted: list[Request] = field(default_factory=list)
+
+
 class Scheduler:
     """Owns the queue and the running list; all block work goes through the KV manager."""
 
-    def __init__(self, config: EngineConfig, kv: KVManager, policy: Policy, trace: Trace) -> None:
+    def __init__(
+        self, config: EngineConfig, kv: KVManager, policy: ContinuousPolicy, order: FirstComeOrder, trace: Trace
+    ) -> None:
         self.running: list[Request] = []  # in order of admission
-        self.num_waiting = 0
+        self.waiting = WaitingQueue(order)
         self.num_preemptions = 0
         self._config = config
         self._kv = kv
         self._policy = policy
+        self._order = order
         self._trace = trace
-        # A heap by the policy's rank. An entry counts if its request waits and was not queued again
-        # since (its epoch): who is aborted while waiting leaves an entry behind, dropped when it surfaces.
-        self._queue: list[tuple[tuple[float, int], int, Request]] = []
 
     def add(self, request: Request) -> None:
         """Queue a new or preempted request."""
         request.status = Status.WAITING
-        self.num_waiting += 1
-        heapq.heappush(self._queue, (self._policy.key(request), request.epoch, request))
+        self.waiting.push(request)
+        self._policy.on_wait(request)
 
     def remove(self, request: Request) -> None:
         """Take a request out for good, wherever it is, and release its blocks."""
         if request.status is Status.WAITING:
-            self.num_waiting -= 1
+            self.waiting.remove(request)
         elif request.status is Status.RUNNING:
             self.running.remove(request)
         request.status = Status.FINISHED
@@ -76,79 +87,113 @@ class Scheduler:
 
     def schedule(self, step: int, now_s: float, more_to_come: bool) -> Step | None:
         """Plan one step, or None when nothing can run: an empty step is legal."""
-        scheduled: dict[str, Scheduled] = {}
-        budget, preempted = self._schedule_running(scheduled)
-        if not preempted:
-            self._admit_waiting(scheduled, budget, now_s, more_to_come)
-        if not scheduled:
+        self._order.on_step(now_s, self.running)
+        draft = _Draft(self._config.max_batch_tokens)
+        self._schedule_running(draft)
+        self._admit_waiting(draft, now_s, more_to_come)
+        if not draft.scheduled:
             return None
-        return Step(self._plan(step, scheduled), list(scheduled.values()), self._kv.take_copies())
+        return Step(self._plan(step, draft.scheduled), list(draft.scheduled.values()), self._kv.take_copies())
 
-    def _schedule_running(self, scheduled: dict[str, Scheduled]) -> tuple[int, bool]:
-        """Give each running request its tokens. Returns the budget left, and whether anyone was preempted."""
-        budget = self._config.max_batch_tokens
-        preempted = False
-        for request in list(self.running):
+    def _schedule_running(self, draft: _Draft) -> None:
+        """Give each running request its tokens."""
+        decodes = [request for request in self.running if request.num_known - request.num_computed == 1]
+        prompts = [request for request in self.running if request.num_known - request.num_computed > 1]
+        prompts.sort(key=self._order.standing)
+        for request in decodes + prompts:
             if request.status is not Status.RUNNING:  # preempted for an earlier one in this loop
                 continue
-            num_tokens = self._chunk(request.num_known - request.num_computed, budget)
+            num_tokens = self._chunk(request, request.num_known - request.num_computed, draft.budget)
             if num_tokens == 0:
                 continue
             while not self._kv.reserve(request, request.num_computed + num_tokens):
-                victim = max(self.running, key=self._policy.key)
-                undone = scheduled.pop(victim.request_id, None)
-                if undone is not None:
-                    budget += undone.num_tokens
-                    victim.num_in_flight -= 1
-                self._preempt(victim)
-                preempted = True
+                victim = max(self.running, key=self._order.standing)
+                self._preempt(victim, draft)
                 if victim is request:
                     break
             else:
-                self._take(request, num_tokens, scheduled)
-                budget -= num_tokens
-        return budget, preempted
+                self._take(request, num_tokens, draft)
 
-    def _admit_waiting(self, scheduled: dict[str, Scheduled], budget: int, now_s: float, more_to_come: bool) -> None:
+    def _admit_waiting(self, draft: _Draft, now_s: float, more_to_come: bool) -> None:
         quota = self._policy.admissible(self._view(now_s, more_to_come))
-        while quota > 0 and budget > 0 and len(self.running) < self._config.max_running_requests:
-            request = self._first_waiting()
+        while quota > 0:
+            request = self.waiting.first()
             if request is None:
                 return
             # The hit comes before the budget: tokens found in the cache cost none of it.
             hit = self._kv.lookup(request)
-            num_tokens = self._chunk(request.num_known - hit.num_tokens, budget)
-            # The first in line waits for room rather than being overtaken.
-            if num_tokens == 0 or not self._kv.admit(request, hit):
+            self._give_way(request, hit, draft)
+            if not all(self._order.outranks(request, preempted) for preempted in draft.preempted):
                 return
-            heapq.heappop(self._queue)
-            self.num_waiting -= 1
-            request.status = Status.RUNNING
-            request.num_computed = hit.num_tokens
-            if request.admitted_s is None:
-                request.admitted_s = now_s
-                request.num_cached = hit.num_tokens
-            self.running.append(request)
-            self._policy.on_admit()
-            self._trace.emit("admit", request.request_id, tokens=request.num_known)
+            # The first in line waits for room rather than being overtaken.
+            num_tokens = self._chunk(request, request.num_known - hit.num_tokens, draft.budget)
+            has_place = len(self.running) < self._config.max_running_requests
+            if not has_place or num_tokens == 0 or not self._kv.admit(request, hit):
+                return
+            self._admit(request, hit, now_s)
             self._kv.reserve(request, request.num_computed + num_tokens)  # admit made sure of the room
-            self._take(request, num_tokens, scheduled)
-            budget -= num_tokens
+            self._take(request, num_tokens, draft)
             quota -= 1
 
-    def _chunk(self, gap: int, budget: int) -> int:
-        """Tokens to run of a gap: without chunked prefill all of them or none."""
-        if gap <= budget:
-            return gap
-        return budget if self._config.chunked_prefill else 0
+    def _give_way(self, request: Request, hit: Hit, draft: _Draft) -> None:
+        """Preempt running requests that ``request`` outranks, the last ones first, until it can be admitted.
 
-    def _take(self, request: Request, num_tokens: int, scheduled: dict[str, Scheduled]) -> None:
+        Nobody is preempted if that would not be enough.
+        """
+        if not self._order.preempts:
+            return
+        gap = request.num_known - hit.num_tokens
+
+        def fits(places: int, tokens: int, blocks: int) -> bool:
+            """With so much given back on top of what is free."""
+            has_place = len(self.running) - places < self._config.max_running_requests
+            has_budget = self._chunk(request, gap, draft.budget + tokens) > 0
+            return has_place and has_budget and self._kv.shortage(request, hit) <= blocks
+
+        if fits(0, 0, 0):
+            return
+        victims = sorted((r for r in self.running if self._order.outranks(request, r)), key=self._order.standing)
+        parts = [draft.scheduled[r.request_id] for r in victims if r.request_id in draft.scheduled]
+        blocks = sum(len(self._kv.table(r.request_id)) for r in victims)  # at most: others may share them
+        if fits(len(victims), sum(part.num_tokens for part in parts), blocks):
+            while victims and not fits(0, 0, 0):
+                self._preempt(victims.pop(), draft)
+
+    def _admit(self, request: Request, hit: Hit, now_s: float) -> None:
+        self.waiting.remove(request)
+        request.status = Status.RUNNING
+        request.num_computed = hit.num_tokens
+        if request.admitted_s is None:
+            request.admitted_s = now_s
+            request.num_cached = hit.num_tokens
+        self.running.append(request)
+        self._order.on_admit(request)
+        self._policy.on_admit()
+        self._trace.emit("admit", request.request_id, tokens=request.num_known)
+
+    def _chunk(self, request: Request, gap: int, budget: int) -> int:
+        """Tokens to run of a gap: without chunked prefill all of them or none."""
+        if not self._config.chunked_prefill:
+            return gap if gap <= budget else 0
+        if gap > 1:
+            used = self._config.max_batch_tokens - budget
+            gap = min(gap, self._config.chunk_size or gap, self._order.max_chunk(request, used))
+        return min(gap, budget)
+
+    def _take(self, request: Request, num_tokens: int, draft: _Draft) -> None:
         start = request.num_computed
-        scheduled[request.request_id] = Scheduled(request, start, num_tokens, request.epoch)
+        draft.scheduled[request.request_id] = Scheduled(request, start, num_tokens, request.epoch)
+        draft.budget -= num_tokens
         request.num_in_flight += 1
 
-    def _preempt(self, request: Request) -> None:
+    def _preempt(self, request: Request, draft: _Draft) -> None:
+        """Back to the queue, with nothing computed; what it was given of this step is undone."""
         self._trace.emit("preempt", request.request_id, computed=request.num_computed)
+        undone = draft.scheduled.pop(request.request_id, None)
+        if undone is not None:
+            draft.budget += undone.num_tokens
+            request.num_in_flight -= 1
+        draft.preempted.append(request)
         self.running.remove(request)
         self._kv.release(request)
         request.num_computed = 0
@@ -158,18 +203,8 @@ class Scheduler:
         self._policy.on_preempt()
         self.add(request)
 
-    def _first_waiting(self) -> Request | None:
-        while self._queue:
-            _, epoch, request = self._queue[0]
-            if request.status is Status.WAITING and request.epoch == epoch:
-                return request
-            heapq.heappop(self._queue)
-        return None
-
     def _view(self, now_s: float, more_to_come: bool) -> QueueView:
-        first = self._first_waiting()
-        oldest_s = first.arrival_s if first is not None else now_s
-        return QueueView(now_s, self.num_waiting, len(self.running), oldest_s, more_to_come)
+        return QueueView(now_s, self.waiting.num_requests, len(self.running), more_to_come)
 
     def _plan(self, step: int, scheduled: dict[str, Scheduled]) -> StepPlan:
         size = self._kv.block_size

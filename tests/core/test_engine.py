@@ -21,6 +21,7 @@ from minillm.core.engine import Engine, EngineError, RequestError
 from minillm.core.plan import StepPlan, StepResult
 from minillm.core.request import Status
 from minillm.core.sampling import SamplingParams
+from minillm.core.scheduler import _Draft
 from minillm.core.trace import Replay
 
 
@@ -370,7 +371,7 @@ def test_a_result_planned_before_a_preemption_is_dropped() -> None:
     step = engine.plan_step()
     assert step is not None
     result = model.run(step.plan)
-    engine.scheduler._preempt(request)
+    engine.scheduler._preempt(request, _Draft(0))
     assert engine.commit_step(step, result) == []
     assert (request.num_output, request.num_computed, request.num_in_flight) == (0, 0, 0)
     list(engine.run())

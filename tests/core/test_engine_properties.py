@@ -30,6 +30,10 @@ def jobs(draw: st.DrawFn) -> Job:
         params=params,
         arrival_s=float(draw(st.integers(0, 6))),
         salt=draw(st.sampled_from([None, "a"])),
+        priority=draw(st.integers(-1, 1)),
+        tenant=draw(st.sampled_from(["", "a"])),
+        ttft_slo_s=draw(st.sampled_from([None, 1.0, 9.0])),
+        tpot_slo_s=draw(st.sampled_from([None, 0.5, 3.0])),
         abort_after=draw(st.none() | st.integers(0, 8)),
     )
 
@@ -46,7 +50,12 @@ def cases(draw: st.DrawFn) -> Case:
         max_model_len=12,
         policy=draw(st.sampled_from(["continuous", "static", "dynamic"])),
         max_wait_s=draw(st.sampled_from([0.0, 1.5])),
+        order=draw(st.sampled_from(["fcfs", "priority", "shortest", "fair", "deadline"])),
+        ageing_tokens_per_s=draw(st.sampled_from([0.5, 4.0])),
+        ttft_slo_s=draw(st.sampled_from([2.0, 20.0])),
+        tpot_slo_s=draw(st.sampled_from([0.5, 2.0])),
         chunked_prefill=chunked,
+        chunk_size=draw(st.none() | st.integers(1, 3)) if chunked else None,
         prefix_caching=draw(st.booleans()),
     )
     return Case(
@@ -98,6 +107,11 @@ def test_i26_ids_depend_on_no_setting(work: list[Job]) -> None:
         {"max_batch_tokens": 1},
         {"max_batch_tokens": 16, "chunked_prefill": False},
         {"max_running_requests": 1},
+        {"chunk_size": 2},
+        {"order": "priority", "block_size": 1, "num_blocks": 14},
+        {"order": "shortest", "max_running_requests": 1},
+        {"order": "fair", "max_running_requests": 2},
+        {"order": "deadline", "ttft_slo_s": 1.0, "tpot_slo_s": 1.0},
         {"policy": "static", "max_running_requests": 2},
         {"policy": "dynamic", "max_running_requests": 2, "max_wait_s": 3.0},
     ]

@@ -20,6 +20,7 @@ from minillm.core.engine import EngineError
 from minillm.core.kv_manager import KVManager
 from minillm.core.prefix import PrefixIndex
 from minillm.core.scheduler import Scheduler
+from minillm.core.waiting import WaitingQueue
 
 
 class Edit(NamedTuple):
@@ -48,12 +49,12 @@ MUTANTS: dict[str, list[Edit]] = {
     "full-prompt hit": [Edit(KVManager, "lookup", "(request.num_known - 1)", "request.num_known")],
     "one block too few": [Edit(KVManager, "reserve", "-(-num_tokens //", "-(-(num_tokens - 1) //")],
     "one block too many": [Edit(KVManager, "reserve", "-(-num_tokens //", "-(-(num_tokens + 1) //")],
-    "hit not held": [Edit(KVManager, "admit", "pool.touch(block)", "pass")],
-    "revived blocks counted as free": [Edit(KVManager, "admit", "pool.num_free - revived", "pool.num_free")],
+    "hit not held": [Edit(KVManager, "admit", "self.pool.touch(block)", "pass")],
+    "revived blocks counted as free": [Edit(KVManager, "shortage", "pool.num_free - revived", "pool.num_free")],
     "part of a block indexed": [Edit(KVManager, "commit", "num_computed // self.block_size", "num_computed")],
     "released to the wrong count": [Edit(BlockPool, "release", "self.ref_counts[block] -= 1", "pass")],
     "progress kept when preempted": [Edit(Scheduler, "_preempt", "request.num_computed = 0", "pass")],
-    "admission after preemption": [Edit(Scheduler, "schedule", "if not preempted:", "if True:")],
+    "admission after preemption": [Edit(Scheduler, "_admit_waiting", "if not all(", "if False and all(")],
     "oldest preempted first": [Edit(Scheduler, "_schedule_running", "max(self.running", "min(self.running")],
     "sampled within a prompt": [Edit(Scheduler, "_plan", "end == request.num_known", "True")],
     "reads past the chunk": [
@@ -62,7 +63,7 @@ MUTANTS: dict[str, list[Edit]] = {
     "cached tokens cost budget": [
         Edit(Scheduler, "_admit_waiting", "request.num_known - hit.num_tokens", "request.num_known")
     ],
-    "queue ignores order": [Edit(Scheduler, "add", "self._policy.key(request)", "(0.0, -request.index)")],
+    "queue ignores order": [Edit(WaitingQueue, "_file", "lane], entry)", "lane], entry._replace(rank=()))")],
 }  # fmt: skip
 
 # Killed by random callers of the manager, for the engine's requests do not do all that it offers.

@@ -12,7 +12,7 @@ from minillm.backends.hash_model import HashModel
 from minillm.core.config import EngineConfig
 from minillm.core.engine import Engine
 from minillm.core.kv_manager import KVManager
-from minillm.core.policy import ContinuousPolicy
+from minillm.core.order import FirstComeOrder
 from minillm.core.request import Request, Status
 from minillm.core.sampling import SamplingParams
 
@@ -235,17 +235,17 @@ def test_row_26_a_long_prompt_delays_no_decode_by_more_than_a_chunk() -> None:
     assert max(len(plan.token_ids) for plan in outcome.model.plans) == 4
 
 
-class NewestFirst(ContinuousPolicy):
+class NewestFirst(FirstComeOrder):
     """Ranks later arrivals higher, so that the victim has had its turn in the step already."""
 
-    def key(self, request: Request) -> tuple[float, int]:
+    def rank(self, request: Request) -> tuple[float, ...]:
         return (-request.arrival_s, -request.index)
 
 
-def test_row_27_a_victim_already_scheduled_gives_its_budget_back() -> None:
+def test_row_27_a_victim_already_scheduled_gives_its_budget_back(monkeypatch: pytest.MonkeyPatch) -> None:
     config = EngineConfig(block_size=1, num_blocks=8, max_batch_tokens=2, prefix_caching=False, debug_checks=True)
+    monkeypatch.setattr("minillm.core.engine.make_order", lambda config, times: NewestFirst())
     engine, model = make_engine(config)
-    engine.scheduler._policy = NewestFirst()
     old = engine.add_request([1], greedy(5))
     engine.step()
     new = engine.add_request([0], greedy(6))
