@@ -22,11 +22,12 @@ class StepTimes:
         self._y = keep * self._y + elapsed_s
         self._xx = keep * self._xx + num_tokens * num_tokens
         self._xy = keep * self._xy + num_tokens * elapsed_s
-        # Sums of squares around the means, times the weight. Steps of one size tell nothing of the slope: the
-        # last one known is kept.
-        spread = self._weight * self._xx - self._x * self._x
-        if spread > 1e-6 * self._weight * self._xx:
-            self.per_token_s = max(0.0, (self._weight * self._xy - self._x * self._y) / spread)
+        # Variance and covariance, times the squared weight. Steps of one size tell nothing of a token's time,
+        # and one that is below 0 is noise: then the last one known is kept.
+        variance = self._weight * self._xx - self._x * self._x
+        covariance = self._weight * self._xy - self._x * self._y
+        if variance > 1e-6 * self._weight * self._xx and covariance > 0:
+            self.per_token_s = covariance / variance
         self.base_s = max(0.0, (self._y - self.per_token_s * self._x) / self._weight)
 
     def seconds(self, num_tokens: int) -> float:

@@ -63,7 +63,9 @@ MUTANTS: dict[str, list[Edit]] = {
     "cached tokens cost budget": [
         Edit(Scheduler, "_admit_waiting", "request.num_known - hit.num_tokens", "request.num_known")
     ],
-    "queue ignores order": [Edit(WaitingQueue, "_file", "lane], entry)", "lane], entry._replace(rank=()))")],
+    "queue ignores order": [
+        Edit(WaitingQueue, "push", "_Entry(self._order.rank(request)", "_Entry((-request.index,)")
+    ],
 }  # fmt: skip
 
 # Killed by random callers of the manager, for the engine's requests do not do all that it offers.
