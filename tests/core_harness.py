@@ -12,6 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from core_oracle import audit_logprobs, oracle
+
 from minillm.backends.hash_model import HashModel
 from minillm.core.clock import VirtualClock
 from minillm.core.config import EngineConfig
@@ -19,7 +21,7 @@ from minillm.core.engine import Engine, Event
 from minillm.core.plan import StepPlan, StepResult
 from minillm.core.prefix import Hash, digest128
 from minillm.core.request import Request, RequestError, Status
-from minillm.core.sampling import SamplingParams, uniform
+from minillm.core.sampling import SamplingParams
 from minillm.core.trace import Replay
 
 GREEDY = SamplingParams(temperature=0)
@@ -66,7 +68,11 @@ def audit_plan(engine: Engine, plan: StepPlan) -> None:
         assert plan.token_ids[start:end] == request.token_ids[request.num_computed :][: end - start]
         assert plan.context_lengths[r] == request.num_computed + end - start, "row 7: reads past what is written"
         assert len(plan.block_tables[r]) == -(-plan.context_lengths[r] // size), "I13: table length"
-        assert (end - 1 in plan.sample_tokens) == (plan.context_lengths[r] == request.num_known)
+        drawn = [t for draw, t in enumerate(plan.sample_tokens) if start <= t < end and draw not in plan.targets]
+        may_draw = plan.context_lengths[r] == request.num_known
+        assert drawn == [end - 1] * may_draw or (
+            request.params.min_tokens + len(request.params.bad_words) and not drawn
+        )
         for position, slot in zip(plan.positions[start:end], plan.slots[start:end], strict=True):
             block = slot // size
             assert slot == plan.block_tables[r][position // size] * size + position % size
@@ -164,19 +170,6 @@ def audit_choices(engine: Engine) -> None:
     scheduler._admit, scheduler._preempt = audited_admit, audited_preempt  # type: ignore[method-assign]
 
 
-def oracle(model: HashModel, request: Request, eos_ids: frozenset[int]) -> list[int]:
-    """The output that the request must have, found without blocks, batches or steps."""
-    params, ids = request.params, list(request.prompt_ids)
-    while len(ids) < request.max_total_tokens:
-        draw = uniform(request.seed, len(ids) - request.num_prompt) if params.temperature > 0 else 0.0
-        ids.append(model.next_id(ids, params, draw))
-        num_output = len(ids) - request.num_prompt
-        is_stop = (ids[-1] in eos_ids and not params.ignore_eos) or ids[-1] in params.stop_token_ids
-        if is_stop and num_output >= params.min_tokens:
-            break
-    return ids[request.num_prompt :]
-
-
 def drive(case: Case) -> Outcome:
     """Run a case to its end under all audits, then check outputs, events, order and replay."""
     engine, model = make_engine(
@@ -225,14 +218,17 @@ def audit_outcome(case: Case, outcome: Outcome) -> None:
     for request_id, request in engine.requests.items():
         own = [e for e in outcome.events if e.request_id == request_id]
         assert [e.kind for e in own[:-1]] == ["token"] * (len(own) - 1), "I33"
-        assert own[-1].kind == "finish", "I33: exactly one terminal event, the last"
+        assert own[-1].kind in ("finish", "error"), "I33: exactly one terminal event, the last"
         assert own[-1].finish_reason == request.finish_reason
         assert [e.token_id for e in own[:-1]] == request.output_ids
-        expected = oracle(outcome.model, request, case.eos_ids)
+        assert [e.logprobs for e in own[:-1] if e.logprobs is not None] == request.logprobs
+        expected, is_error = oracle(outcome.model, request, case.eos_ids)
         if request.finish_reason == "abort":
             assert request.output_ids == expected[: request.num_output], "a wrong token before the abort"
         else:
             assert request.output_ids == expected, "I26: a wrong token"
+            assert (request.finish_reason == "error") == is_error == ("cannot be drawn" in request.error)
+        audit_logprobs(outcome.model, request)
         assert request.num_output <= request.params.max_tokens, "I30"
         assert request.num_in_flight == 0
     audit_trace(outcome)
@@ -304,6 +300,7 @@ def _random_job(rng: random.Random, max_model_len: int) -> Job:
         seed=rng.choice([None, 7]),
         ignore_eos=rng.random() < 0.5,
         stop_token_ids=rng.choice([(), (), (0,)]),
+        **(_random_shaping(rng) if rng.random() < 0.4 else {}),  # type: ignore[arg-type]
     )
     return Job(
         prompt,
@@ -316,6 +313,19 @@ def _random_job(rng: random.Random, max_model_len: int) -> Job:
         tpot_slo_s=rng.choice([None, 0.5, 3.0]),
         abort_after=rng.choice([None, None, None, rng.randint(0, 8)]),
     )
+
+
+def _random_shaping(rng: random.Random) -> dict[str, object]:
+    """Strong enough to change what is drawn: the hash model's logits lie within 12."""
+    return {
+        "repetition_penalty": rng.choice([1.0, 4.0]),
+        "presence_penalty": rng.choice([0.0, 2.0]),
+        "frequency_penalty": rng.choice([0.0, 2.0, -1.0]),
+        "logit_bias": rng.choice([{}, {0: 7.0}]),
+        "bad_words": rng.choice([(), (), ((0, 0),), ((1,), (0, 1, 0))]),
+        "logprobs": rng.choice([None, 0, 2]),
+        "prompt_logprobs": rng.choice([None, None, 1]),
+    }
 
 
 def without(case: Case, **fields: object) -> Case:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from minillm.core.config import EngineConfig, check_positive
 from minillm.core.request import RequestError
+from minillm.core.sampling import SamplingParams
 
 
 def longest_request(config: EngineConfig, model_limit: int) -> int:
@@ -76,3 +77,31 @@ def check_service(
                 check_positive(name, value, "seconds")
             except ValueError as error:
                 raise RequestError(str(error)) from None
+
+
+def check_params(params: SamplingParams, vocab_size: int, *, has_tokenizer: bool) -> None:
+    """``RequestError`` for parameters that this vocabulary, or an engine without text, cannot follow."""
+    if params.stop and not has_tokenizer:
+        raise RequestError(f"stop strings {params.stop!r} need text: give the engine a tokenizer")
+    words = [word for word in params.bad_words if isinstance(word, str)]
+    if words:
+        raise RequestError(
+            f"bad_words {words!r} are text, the engine takes token ids: encode them, as LLM.generate does"
+        )
+    named = {
+        "stop_token_ids": params.stop_token_ids,
+        "logit_bias": dict(params.logit_bias),
+        "bad_words": [token_id for word in params.bad_words for token_id in word],
+    }
+    for name, ids in named.items():
+        for token_id in ids:
+            if isinstance(token_id, int) and token_id >= vocab_size:
+                raise RequestError(
+                    f"{name} has token {token_id}, the vocabulary has {vocab_size:,} ids: use the model's own tokenizer"
+                )
+    if params.num_sequences > 1 or params.beam_width:
+        raise RequestError(f"the engine runs one sequence for a prompt, not {params.num_sequences}: submit it again")
+    for name in ("logprobs", "prompt_logprobs"):
+        wanted = getattr(params, name) or 0
+        if wanted > vocab_size:
+            raise RequestError(f"{name} is {wanted:,}, the vocabulary has {vocab_size:,} ids: ask for at most so many")

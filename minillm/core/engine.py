@@ -14,19 +14,20 @@ from dataclasses import dataclass
 from typing import Literal
 
 from minillm.backends.base import Backend
-from minillm.core.admission import check_prompt, check_room, check_service, longest_request
+from minillm.core.admission import check_params, check_prompt, check_room, check_service, longest_request
 from minillm.core.clock import VirtualClock
 from minillm.core.config import EngineConfig
 from minillm.core.detokenizer import Detokenizer, TokenBytes
 from minillm.core.kv_manager import KVManager
+from minillm.core.logprobs import TokenLogprobs
 from minillm.core.metrics import RunMetrics, StepSample, run_metrics
 from minillm.core.order import make_order
-from minillm.core.plan import StepResult
+from minillm.core.plan import StepPlan, StepResult
 from minillm.core.policy import make_policy
 from minillm.core.prefix import Hash, digest128
 from minillm.core.request import Event, FinishReason, Request, RequestError, Status
 from minillm.core.sampling import SamplingParams, uniform
-from minillm.core.scheduler import Scheduler, Step
+from minillm.core.scheduler import Scheduled, Scheduler, Step
 from minillm.core.step_times import StepTimes
 from minillm.core.stops import commit_tokens
 from minillm.core.trace import Trace
@@ -79,10 +80,12 @@ class Engine:
         )
         self.step_times = StepTimes()
         self.order = make_order(config, self.step_times)
-        self.scheduler = Scheduler(config, self.kv, make_policy(config), self.order, self.trace)
+        self.scheduler = Scheduler(
+            config, self.kv, make_policy(config), self.order, self.trace, vocab_size=capacity.vocab_size
+        )
         self.requests: dict[str, Request] = {}
         self.num_steps = 0
-        self._eos_ids = eos_ids
+        self._eos_ids = frozenset(i for i in eos_ids if 0 <= i < capacity.vocab_size)
         self._tokenizer = tokenizer
         self._detokenizers: dict[str, Detokenizer] = {}
         self._pending: list[tuple[float, int, Request]] = []  # heap of arrivals that were not looked at yet
@@ -117,8 +120,7 @@ class Engine:
         prompt = check_prompt(prompt_ids, self.capacity.vocab_size, self.max_model_len)
         max_total = min(len(prompt) + params.max_tokens, self.max_model_len)
         check_room(len(prompt), max_total, self.capacity.num_blocks, self.config.block_size)
-        if params.stop and self._tokenizer is None:
-            raise RequestError(f"stop strings {params.stop!r} need text: give the engine a tokenizer")
+        check_params(params, self.capacity.vocab_size, has_tokenizer=self._tokenizer is not None)
         if arrival_s is not None and not math.isfinite(arrival_s):
             raise RequestError(f"arrival_s is {arrival_s}: give finite seconds of the engine's clock")
         request = Request(
@@ -130,6 +132,7 @@ class Engine:
             # A seed of its own, so that equal prompts without a seed draw differently.
             seed=params.seed if params.seed is not None else int(uniform(self.config.seed, index) * 2**53),
             max_total_tokens=max_total,
+            stop_ids=self._stop_ids(params),
             salt=salt,
             priority=priority,
             tenant=tenant,
@@ -142,6 +145,13 @@ class Engine:
         self._num_unfinished += 1
         heapq.heappush(self._pending, (request.arrival_s, index, request))
         return request
+
+    def _stop_ids(self, params: SamplingParams) -> frozenset[int]:
+        """The ids that end an output; one set for all requests that add none."""
+        own = params.stop_token_ids
+        if params.ignore_eos:
+            return frozenset(own)
+        return self._eos_ids.union(own) if own else self._eos_ids
 
     def has_work(self) -> bool:
         """Whether a request has not ended, or an event is still to be delivered."""
@@ -233,7 +243,9 @@ class Engine:
                 continue
             request.num_computed = part.start + part.num_tokens
             self.kv.commit(request)
-            if part.num_draws:
+            if not request.is_plain:
+                self._commit_draws(part, step.plan, result, first_draw, now_s, events)
+            elif part.num_draws:
                 self._commit_token(request, result.token_ids[first_draw], now_s, events)
         self.num_steps += 1
         self.step_times.observe(len(step.plan.token_ids), result.elapsed_s)
@@ -283,19 +295,39 @@ class Engine:
         if wanted and not 0 <= min(result.token_ids) <= max(result.token_ids) < self.capacity.vocab_size:
             raise EngineError(f"step {step.plan.step} sampled an id outside the vocabulary: {result.token_ids}")
 
-    def _commit_token(self, request: Request, token_id: int, now_s: float, events: list[Event]) -> None:
+    def _commit_draws(
+        self, part: Scheduled, plan: StepPlan, result: StepResult, first_draw: int, now_s: float, events: list[Event]
+    ) -> None:
+        """Log-probabilities of prompt tokens, and the token drawn after the last one known, if there is one."""
+        request = part.request
+        for draw in range(first_draw, first_draw + part.num_draws):
+            if draw in plan.targets:
+                request.prompt_logprobs.append(result.logprobs[draw])
+            else:
+                self._commit_token(request, result.token_ids[draw], now_s, events, result.logprobs.get(draw))
+        if part.error:
+            events.append(self._end(request, "error", now_s, error=part.error))
+
+    def _commit_token(
+        self,
+        request: Request,
+        token_id: int,
+        now_s: float,
+        events: list[Event],
+        logprobs: TokenLogprobs | None = None,
+    ) -> None:
         request_id = request.request_id
         committed = commit_tokens(
             request,
             (token_id,),
-            eos_ids=self._eos_ids,
             detokenizer=self._detokenizers.get(request_id),
             time_s=now_s,
+            logprobs=() if logprobs is None else (logprobs,),
         )
         for token, text in committed.tokens:
             self.order.on_token(request)
             self.trace.emit("token", request_id, token_id=token)
-            events.append(Event(request_id, "token", now_s, token, text))
+            events.append(Event(request_id, "token", now_s, token, text, logprobs=logprobs))
         if committed.finish_reason is not None:
             events.append(self._end(request, committed.finish_reason, now_s, committed.last_text))
 

@@ -67,9 +67,10 @@ class KVManager:
     def lookup(self, request: Request) -> Hit:
         """The cached blocks of a request that waits. Changes nothing.
 
-        At least one token is left to compute, for its logits are what the first output is drawn from.
+        At least one token is left to compute, for its logits are what the first output is drawn from. A
+        request that wants log-probabilities of its prompt hits nothing: a hit leaves no logits to take them from.
         """
-        if not self._prefix_caching:
+        if not self._prefix_caching or request.wants_prompt_logits:
             return Hit([], 0, None)
         max_blocks = (request.num_known - 1) // self.block_size
         blocks, chain = self.index.match(request.token_ids, _extras(request), max_blocks)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Literal
 
+from minillm.core.logprobs import TokenLogprobs
 from minillm.core.sampling import SamplingParams
 
 FinishReason = Literal["stop", "length", "abort", "error"]
@@ -40,6 +41,7 @@ class Request:
     index: int  # number in order of submission, the tie-break of equal arrival times
     seed: int  # of its random draws
     max_total_tokens: int  # prompt and output together
+    stop_ids: frozenset[int] = frozenset()  # tokens that end the output
     salt: str | None = None  # requests of different salts share no block
     priority: int = 0  # order "priority": the highest is served first
     tenant: str = ""  # order "fair": on whose account it runs
@@ -56,6 +58,10 @@ class Request:
     finish_reason: FinishReason | None = None
     error: str = ""
     text: str = ""  # all text emitted so far, with a tokenizer
+    is_plain: bool = field(init=False)  # whether its steps draw once and nothing else: see `minillm.core.draws`
+    logprobs: list[TokenLogprobs] = field(default_factory=list)  # of each output token, if they are wanted
+    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)  # of prompt token 1, 2, ..., if wanted
+    _distinct_prompt_ids: frozenset[int] | None = None
 
     num_cached: int = 0  # prompt tokens found in the prefix cache when first admitted
     num_preemptions: int = 0
@@ -66,6 +72,7 @@ class Request:
     def __post_init__(self) -> None:
         self.token_ids = list(self.prompt_ids)
         self.num_prompt = len(self.token_ids)
+        self.is_plain = self.params.is_plain
 
     @property
     def num_known(self) -> int:
@@ -78,6 +85,17 @@ class Request:
     @property
     def output_ids(self) -> list[int]:
         return self.token_ids[self.num_prompt :]
+
+    @property
+    def wants_prompt_logits(self) -> bool:
+        """Whether logits of prompt tokens are still to be computed, for their log-probabilities."""
+        return self.params.prompt_logprobs is not None and len(self.prompt_logprobs) < self.num_prompt - 1
+
+    @property
+    def distinct_prompt_ids(self) -> frozenset[int]:
+        if self._distinct_prompt_ids is None:
+            self._distinct_prompt_ids = frozenset(self.prompt_ids)
+        return self._distinct_prompt_ids
 
     @property
     def is_finished(self) -> bool:
@@ -98,3 +116,4 @@ class Event:
     text: str = ""
     finish_reason: FinishReason | None = None
     error: str = ""
+    logprobs: TokenLogprobs | None = None  # of the token, if they are wanted

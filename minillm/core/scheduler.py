@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from minillm.core.config import EngineConfig
+from minillm.core.draws import add_draws
 from minillm.core.kv_manager import Hit, KVManager
 from minillm.core.order import FirstComeOrder
 from minillm.core.plan import StepPlan
@@ -31,6 +32,7 @@ class Scheduled:
     num_tokens: int
     epoch: int  # the request's when planned: a result for an older one is dropped
     num_draws: int = 0  # how many of the plan's draws are its own
+    error: str = ""  # why the request has to end with this step
 
 
 @dataclass(slots=True)
@@ -55,7 +57,14 @@ class Scheduler:
     """Owns the queue and the running list; all block work goes through the KV manager."""
 
     def __init__(
-        self, config: EngineConfig, kv: KVManager, policy: ContinuousPolicy, order: FirstComeOrder, trace: Trace
+        self,
+        config: EngineConfig,
+        kv: KVManager,
+        policy: ContinuousPolicy,
+        order: FirstComeOrder,
+        trace: Trace,
+        *,
+        vocab_size: int,
     ) -> None:
         self.running: list[Request] = []  # in order of admission
         self.waiting = WaitingQueue(order)
@@ -65,6 +74,7 @@ class Scheduler:
         self._policy = policy
         self._order = order
         self._trace = trace
+        self._vocab_size = vocab_size
 
     def add(self, request: Request) -> None:
         """Queue a new or preempted request."""
@@ -226,7 +236,9 @@ class Scheduler:
             plan.context_lengths.append(end)
             plan.block_tables.append(table.copy())
             # Logits of the last known token give the next one; a chunk that ends before it gives none.
-            if end == request.num_known:
+            if not request.is_plain:
+                add_draws(plan, part, self._vocab_size)
+            elif end == request.num_known:
                 params = request.params
                 part.num_draws = 1
                 plan.sample_tokens.append(len(plan.token_ids) - 1)

@@ -25,8 +25,11 @@ class Transform:
     presence_penalty: float = 0.0  # subtracted if it was output at all
     bias: Mapping[int, float] = field(default_factory=dict)  # added to the logits of these ids
     banned: Collection[int] = frozenset()  # ids that may not be drawn
-    # A bit for each id of the vocabulary: id i may be drawn if bit i % 8, the lowest first, of byte i // 8 is set.
-    allowed: bytes | None = None
+    allowed: int | None = None  # only these ids may be drawn: bit i, counted from the lowest, is id i
+
+    @property
+    def changes_anything(self) -> bool:
+        return bool(self.prompt_ids or self.output_counts or self.bias or self.banned or self.allowed is not None)
 
     def penalties(self) -> list[tuple[int, float, float]]:
         """(id, repetition penalty, what is subtracted), for every id that a penalty concerns."""
@@ -39,12 +42,11 @@ class Transform:
         return found
 
 
-def check_mask(allowed: bytes, vocab_size: int) -> None:
-    """``ValueError`` unless the mask has a bit for every id, in whole bytes."""
-    if len(allowed) != (vocab_size + 7) // 8:
-        raise ValueError(
-            f"a mask of {len(allowed):,} bytes for {vocab_size:,} ids: it must have {(vocab_size + 7) // 8:,} bytes"
-        )
+def mask_bytes(allowed: int, vocab_size: int) -> bytes:
+    """The mask as bytes, id 0 in the lowest bit of the first. ``ValueError`` for ids outside the vocabulary."""
+    if allowed < 0 or allowed.bit_length() > vocab_size:
+        raise ValueError(f"a mask allows id {allowed.bit_length() - 1:,}, the vocabulary has {vocab_size:,} ids")
+    return allowed.to_bytes((vocab_size + 7) // 8, "little")
 
 
 def shaped(logits: Sequence[float], transform: Transform) -> list[float]:
@@ -58,8 +60,6 @@ def shaped(logits: Sequence[float], transform: Transform) -> list[float]:
     for token_id in transform.banned:
         result[token_id] = -math.inf
     if transform.allowed is not None:
-        check_mask(transform.allowed, len(result))
-        for token_id in range(len(result)):
-            if not transform.allowed[token_id >> 3] >> (token_id & 7) & 1:
-                result[token_id] = -math.inf
+        bits = mask_bytes(transform.allowed, len(result))
+        result = [x if bits[i >> 3] >> (i & 7) & 1 else -math.inf for i, x in enumerate(result)]
     return result

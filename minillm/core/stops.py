@@ -1,17 +1,19 @@
 """The one place where sampled tokens are appended to a request and checked for its end.
 
 Token by token, so a step that brings several (speculation) commits nothing after a stop. In this order:
-end-of-sequence id, stop id, stop string, ``max_tokens``, the longest sequence. The first three count only
-once ``min_tokens`` tokens are out, the stopping token included. A stopping id is among the output ids and
-not in the text; a stop string ends the text before it.
+stopping id (end of sequence or of ``stop_token_ids``), stop string, ``max_tokens``, the longest sequence. A
+stopping id is among the output ids and not in the text; a stop string ends the text before it. As in vLLM,
+``min_tokens`` bans the stopping ids from the first so many draws (`minillm.core.draws`), so that the output
+has at least so many tokens besides; a stop string counts once so many tokens are out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from minillm.core.detokenizer import Detokenizer
+from minillm.core.logprobs import TokenLogprobs
 from minillm.core.request import FinishReason, Request
 
 
@@ -28,22 +30,23 @@ def commit_tokens(
     request: Request,
     token_ids: Sequence[int],
     *,
-    eos_ids: Set[int],
     detokenizer: Detokenizer | None,
     time_s: float,
+    logprobs: Sequence[TokenLogprobs] = (),
 ) -> Committed:
-    """Append ``token_ids`` up to the first that ends the request."""
+    """Append ``token_ids`` up to the first that ends the request, and as many of ``logprobs``, if there are any."""
     committed = Committed([])
     for token_id in token_ids:
         request.token_ids.append(token_id)
         request.token_times_s.append(time_s)
-        text, reason = _text_and_reason(request, token_id, eos_ids, detokenizer)
+        text, reason = _text_and_reason(request, token_id, detokenizer)
         committed.tokens.append((token_id, text))
         if reason is not None:
             committed.finish_reason = reason
             # A stop string in the text has nothing held back; an id or a length may cut within a character.
             committed.last_text = detokenizer.flush() if detokenizer is not None else ""
             break
+    request.logprobs.extend(logprobs[: len(committed.tokens)])
     for _, text in committed.tokens:
         request.text += text
     request.text += committed.last_text
@@ -51,18 +54,15 @@ def commit_tokens(
 
 
 def _text_and_reason(
-    request: Request, token_id: int, eos_ids: Set[int], detokenizer: Detokenizer | None
+    request: Request, token_id: int, detokenizer: Detokenizer | None
 ) -> tuple[str, FinishReason | None]:
     params = request.params
     num_output = request.num_output
-    may_stop = num_output >= params.min_tokens
-    if may_stop and token_id in eos_ids and not params.ignore_eos:
-        return "", "stop"
-    if may_stop and token_id in params.stop_token_ids:
+    if token_id in request.stop_ids:
         return "", "stop"
     text = ""
     if detokenizer is not None:
-        text, stopped = detokenizer.push(token_id, may_stop=may_stop)
+        text, stopped = detokenizer.push(token_id, may_stop=num_output >= params.min_tokens)
         if stopped:
             return text, "stop"
     if num_output >= params.max_tokens or request.num_known >= request.max_total_tokens:

@@ -83,6 +83,9 @@ def _draw(logits: NDArray[Any], top: float, params: SamplingParams, uniform: flo
         head = _head(weights, params.top_k)[: params.top_k]
         return _draw_from(head, weights[head] / weights[head].sum(), params, uniform)
     probabilities = weights / weights.sum()
+    if params.typical_p < 1:  # the entropy needs all of them
+        head = _head(probabilities, len(probabilities))
+        return _draw_from(head, probabilities[head], params, uniform)
     kept_total = 1.0
     if params.top_p == 1 and params.min_p > 0:
         kept_total = probabilities[probabilities >= params.min_p * probabilities.max()].sum()
@@ -102,14 +105,25 @@ def _draw(logits: NDArray[Any], top: float, params: SamplingParams, uniform: flo
 
 
 def _draw_from(head: NDArray[Any], probabilities: NDArray[np.float64], params: SamplingParams, u: float) -> int:
-    """top-p and min-p on a ranked head that holds every candidate, then the inverse CDF at ``u``."""
+    """top-p, min-p and typical-p on a ranked head that holds every candidate, then the inverse CDF at ``u``."""
     if params.top_p < 1:
         reached = np.cumsum(probabilities)
         probabilities = probabilities[: int(np.searchsorted(reached, params.top_p, side="left")) + 1]
     probabilities = probabilities[probabilities >= params.min_p * probabilities[0]]
+    if params.typical_p < 1:
+        kept = _typical(probabilities / probabilities.sum(), params.typical_p)
+        head, probabilities = head[kept], probabilities[kept]
     reached = np.cumsum(probabilities / probabilities.sum())
     # Rounding may keep the last sum under 1, and u above it.
     return int(head[min(int(np.searchsorted(reached, u, side="right")), len(reached) - 1)])
+
+
+def _typical(probabilities: NDArray[np.float64], typical_p: float) -> NDArray[Any]:
+    """Places, rising, of the tokens whose surprise is nearest to the entropy, until they reach ``typical_p``."""
+    surprise = -np.log(probabilities)
+    nearest = np.argsort(np.abs(surprise - probabilities @ surprise), kind="stable")
+    reached = np.cumsum(probabilities[nearest])
+    return np.sort(nearest[: int(np.searchsorted(reached, typical_p, side="left")) + 1])
 
 
 def _head(weights: NDArray[np.float64], size: int) -> NDArray[Any]:

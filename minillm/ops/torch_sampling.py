@@ -100,6 +100,7 @@ class _Settings:
     top_k: Tensor
     top_p: Tensor
     min_p: Tensor
+    typical_p: Tensor
     uniform: Tensor
 
 
@@ -117,9 +118,10 @@ def _draw(logits: Tensor, params: Sequence[SamplingParams], uniforms: Sequence[f
         top_k=column([min(p.top_k, vocab) if p.top_k else vocab for p in params]),
         top_p=column([p.top_p for p in params]),
         min_p=column([p.min_p for p in params]),
+        typical_p=column([p.typical_p for p in params]),
         uniform=column(uniforms),
     )
-    if vocab > _HEAD:
+    if vocab > _HEAD and all(p.typical_p == 1 for p in params):  # the entropy needs all tokens
         ranked, ids, untied = _largest(weights, _HEAD)
         chosen, enough = _pick(ranked, ids, weights, settings)
         # A tie of weights that are 0 concerns nobody: none of them can be drawn.
@@ -153,15 +155,30 @@ def _pick(ranked: Tensor, ids: Tensor, weights: Tensor, s: _Settings) -> tuple[T
     # The nucleus ends with the token that reaches top_p; the first is always in it.
     kept = ((before < s.top_p) | (s.top_p == 1)) & (ranked >= s.min_p) & (ranked > 0)
     probabilities = torch.where(kept, probabilities, 0.0)
+    if bool((s.typical_p < 1).any()):
+        typical = _typical(probabilities / probabilities.sum(1, keepdim=True), s.typical_p)
+        probabilities = torch.where(typical | (s.typical_p == 1), probabilities, 0.0)
     mass = probabilities.sum(1, keepdim=True)
     # With neither top-k nor top-p, what lies behind the head counts as well.
     share_kept = torch.where(weights >= s.min_p, weights, 0.0).sum(1, keepdim=True) / weights.sum(1, keepdim=True)
     mass = torch.where(closed | (s.top_p < 1), mass, share_kept)
     running = probabilities.cumsum(dim=1) / mass
-    # Rounding may keep the last sum under the draw.
-    place = torch.minimum((running <= s.uniform).sum(1, keepdim=True), kept.sum(1, keepdim=True) - 1)
+    # Rounding may keep the last sum under the draw: then it is the last token that is kept.
+    last = torch.where(probabilities > 0, ranks, -1).amax(1, keepdim=True)
+    place = torch.minimum((running <= s.uniform).sum(1, keepdim=True), last)
     # A top-k that ends behind the head needs the order up to there to know its sum.
     unlimited = s.top_k == weights.shape[1]
     covered = torch.where(s.top_p < 1, reached[:, -1:] >= s.top_p, running[:, -1:] > s.uniform)
     enough = closed | (unlimited & covered)
     return ids.gather(1, place.clamp(min=0)).squeeze(1), enough.squeeze(1)
+
+
+def _typical(probabilities: Tensor, typical_p: Tensor) -> Tensor:
+    """True for the tokens of each row ``[n, V]`` whose surprise is nearest to the entropy, until they reach
+    ``typical_p [n, 1]``."""
+    surprise = -torch.log(probabilities)
+    entropy = torch.where(probabilities > 0, probabilities * surprise, 0.0).sum(1, keepdim=True)
+    _, nearest = torch.sort((surprise - entropy).abs(), dim=1, stable=True)
+    reached = probabilities.gather(1, nearest).cumsum(dim=1)
+    before = torch.cat((torch.zeros_like(reached[:, :1]), reached[:, :-1]), dim=1)
+    return torch.zeros_like(probabilities, dtype=torch.bool).scatter(1, nearest, before < typical_p)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from minillm.core.shaping import Transform, check_mask
+from minillm.core.shaping import Transform, mask_bytes
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -30,13 +30,11 @@ class FlatTransforms:
 
 
 def flatten(transforms: Mapping[int, Transform], vocab_size: int) -> FlatTransforms:
-    """``transforms`` by row. ``ValueError`` for a mask that is not of the vocabulary's size."""
+    """``transforms`` by row. ``ValueError`` for a mask with ids outside the vocabulary."""
     penalties = [(row, *entry) for row, t in transforms.items() for entry in t.penalties()]
     biases = [(row, token_id, bias) for row, t in transforms.items() for token_id, bias in t.bias.items()]
     bans = [(row, token_id) for row, t in transforms.items() for token_id in t.banned]
-    masks = [(row, t.allowed) for row, t in transforms.items() if t.allowed is not None]
-    for _, mask in masks:
-        check_mask(mask, vocab_size)
+    masks = [(row, mask_bytes(t.allowed, vocab_size)) for row, t in transforms.items() if t.allowed is not None]
     bits = np.frombuffer(b"".join(mask for _, mask in masks), np.uint8).reshape(len(masks), (vocab_size + 7) // 8)
     return FlatTransforms(
         penalized=_places(penalties),

@@ -4,6 +4,7 @@
 """
 
 import random
+from typing import Any
 
 import pytest
 from core_harness import Case, Job, drive, random_case, six_bits, without
@@ -15,6 +16,21 @@ from minillm.core.prefix import digest128
 from minillm.core.sampling import SamplingParams
 
 
+def shaping() -> st.SearchStrategy[dict[str, Any]]:
+    return st.fixed_dictionaries(
+        {},
+        optional={
+            "repetition_penalty": st.just(4.0),
+            "presence_penalty": st.just(2.0),
+            "frequency_penalty": st.sampled_from([2.0, -1.0]),
+            "logit_bias": st.just({0: 7.0}),
+            "bad_words": st.sampled_from([((0, 0),), ((1,), (0, 1, 0))]),
+            "logprobs": st.integers(0, 2),
+            "prompt_logprobs": st.integers(0, 1),
+        },
+    )
+
+
 @st.composite
 def jobs(draw: st.DrawFn) -> Job:
     max_tokens = draw(st.integers(1, 7))
@@ -24,6 +40,7 @@ def jobs(draw: st.DrawFn) -> Job:
         min_tokens=draw(st.sampled_from([0, max_tokens])),
         ignore_eos=draw(st.booleans()),
         seed=draw(st.sampled_from([None, 7])),
+        **draw(shaping() | st.just({})),
     )
     return Job(
         prompt=tuple(draw(st.lists(st.integers(0, 1), min_size=1, max_size=7))),
@@ -81,7 +98,8 @@ def test_the_random_workloads_reach_what_they_are_for() -> None:
     assert sum(len(o.refused) for o in outcomes) > 50
     kinds = {e.kind for o in outcomes for e in o.engine.trace.events}
     assert kinds == {
-        *("arrive", "hit", "admit", "evict", "allocate", "schedule", "index", "token", "preempt", "free", "finish")
+        *("arrive", "hit", "admit", "evict", "allocate", "schedule", "index", "token", "preempt", "free", "finish"),
+        "error",
     }
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minillm.core.sampling import SamplingParams, distribution, sample, uniform
+from minillm.core.sampling import SamplingParams, derived_seed, distribution, sample, uniform
 
 LOGITS = st.lists(st.floats(-8, 8, allow_nan=False) | st.sampled_from([0.0, 1.0, -math.inf]), min_size=1, max_size=8)
 PARAMS = st.builds(
@@ -16,6 +16,7 @@ PARAMS = st.builds(
     top_k=st.integers(0, 9),
     top_p=st.sampled_from([1e-9, 0.3, 0.9, 1.0]),
     min_p=st.sampled_from([0.0, 0.05, 0.5, 1.0]),
+    typical_p=st.sampled_from([1.0, 1.0, 0.87, 0.21]),
 )
 
 
@@ -40,6 +41,12 @@ def brute_force(logits: list[float], p: SamplingParams) -> dict[int, float]:
     else:
         kept = probs
     kept = [x if x >= p.min_p * max(probs) else 0.0 for x in kept]
+    if p.typical_p < 1:
+        kept = [x / math.fsum(kept) for x in kept]
+        entropy = -math.fsum(x * math.log(x) for x in kept if x > 0)
+        far = {i: (abs(-math.log(kept[i]) - entropy), rank[i]) for i in range(n) if kept[i] > 0}
+        reached = {i: math.fsum(kept[j] for j in far if far[j] < far[i]) for i in far}
+        kept = [x if reached.get(i, 1.0) < p.typical_p else 0.0 for i, x in enumerate(kept)]
     return {i: x / math.fsum(kept) for i, x in enumerate(kept) if x > 0}
 
 
@@ -70,6 +77,22 @@ def test_row_59_min_p_acts_on_tempered_probabilities():
     logits = [math.log(0.8), math.log(0.2)]
     assert len(distribution(logits, SamplingParams(min_p=0.3))) == 1
     assert len(distribution(logits, SamplingParams(min_p=0.3, temperature=2.0))) == 2
+
+
+def test_typical_sampling_may_drop_the_most_likely_token():
+    """Meister et al., 2023: a token far more certain than the entropy says is not typical."""
+    logits = [math.log(p) for p in (0.4, 0.15, 0.15, 0.15, 0.15)]
+    entropy = -0.4 * math.log(0.4) - 0.6 * math.log(0.15)
+    assert abs(-math.log(0.4) - entropy) > abs(-math.log(0.15) - entropy)
+    assert dict(distribution(logits, SamplingParams(typical_p=0.5))) == pytest.approx(dict.fromkeys((1, 2, 3, 4), 0.25))
+    assert [i for i, _ in distribution(logits, SamplingParams(typical_p=0.1))] == [1]
+
+
+def test_typical_comes_after_every_other_cut():
+    logits = [math.log(p) for p in (0.5, 0.25, 0.125, 0.125)]
+    # Of what top-k leaves, (2/3, 1/3), the first is nearer to the entropy of 0.637; of all four it is the second.
+    assert [i for i, _ in distribution(logits, SamplingParams(top_k=2, typical_p=0.2))] == [0]
+    assert [i for i, _ in distribution(logits, SamplingParams(typical_p=0.2))] == [1]
 
 
 @pytest.mark.parametrize("u", [0.0, 0.5, 1 - 2**-53])
@@ -139,6 +162,36 @@ def test_broken_logits_are_an_error(logits):
         ({"min_p": -1.0}, ["min_p", "-1"]),
         ({"top_k": -1}, ["top_k", "-1", "at least 0"]),
         ({"top_k": 2.5}, ["top_k", "2.5"]),
+        ({"typical_p": 0}, ["typical_p", "above 0"]),
+        ({"typical_p": 2.0}, ["typical_p", "2.0", "0 to 1"]),
+        ({"repetition_penalty": 0.0}, ["repetition_penalty", "above 0", "use 1"]),
+        ({"repetition_penalty": -1.0}, ["repetition_penalty", "-1"]),
+        ({"presence_penalty": 2.5}, ["presence_penalty", "2.5", "-2 to 2"]),
+        ({"frequency_penalty": -3}, ["frequency_penalty", "-3", "-2 to 2"]),
+        ({"logit_bias": {5: 101.0}}, ["logit_bias of 5", "101", "-100 to 100"]),
+        ({"logit_bias": {-5: 1.0}}, ["logit_bias id", "-5"]),
+        ({"logit_bias": {5: "x"}}, ["logit_bias of 5", "'x'"]),
+        ({"logit_bias": ((5, 1.0), (5, 2.0))}, ["logit_bias", "5 twice"]),
+        ({"logit_bias": (5, 6)}, ["logit_bias", "mapping"]),
+        ({"logit_bias": "5"}, ["logit_bias", "tuple"]),
+        ({"bad_words": "x"}, ["bad_words", "tuple"]),
+        ({"bad_words": (5,)}, ["bad_words", "tuple of token ids"]),
+        ({"bad_words": ("",)}, ["bad_words", "''"]),
+        ({"bad_words": ((),)}, ["bad_words", "()"]),
+        ({"bad_words": ((-1,),)}, ["bad_words id", "-1"]),
+        ({"logprobs": -1}, ["logprobs", "-1", "at least 0", "None"]),
+        ({"prompt_logprobs": 1.5}, ["prompt_logprobs", "1.5"]),
+        ({"n": 0}, ["n", "0", "at least one output"]),
+        ({"n": 3, "best_of": 2}, ["best_of", "2", "n 3"]),
+        ({"n": 2, "temperature": 0}, ["2 samples at temperature 0", "beam_width"]),
+        ({"beam_width": 0, "temperature": 0}, ["beam_width", "0", "at least 1"]),
+        ({"beam_width": 2, "n": 3, "temperature": 0}, ["n is 3", "beam_width 2"]),
+        ({"beam_width": 2}, ["temperature", "1.0", "set it to 0"]),
+        ({"beam_width": 2, "temperature": 0, "top_k": 5}, ["top_k", "5", "leave it out"]),
+        ({"beam_width": 2, "temperature": 0, "stop": ("x",)}, ["stop", "beam search"]),
+        ({"beam_width": 2, "temperature": 0, "best_of": 2}, ["best_of", "beam search"]),
+        ({"length_penalty": 2.0}, ["length_penalty", "2.0", "beam_width"]),
+        ({"length_penalty": math.nan, "beam_width": 2, "temperature": 0}, ["length_penalty", "nan", "finite"]),
         ({"max_tokens": 0}, ["max_tokens", "0", "at least 1"]),
         ({"max_tokens": False}, ["max_tokens", "False"]),
         ({"min_tokens": 17}, ["min_tokens", "17", "16"]),
@@ -158,7 +211,27 @@ def test_invalid_parameters_name_value_limit_and_way_out(fields, words):
     assert all(word in str(caught.value) for word in words)
 
 
-def test_lists_of_stops_become_tuples():
-    assert hash(SamplingParams(stop=["a"], stop_token_ids=[1])) == hash(
-        SamplingParams(stop=("a",), stop_token_ids=(1,))
-    )
+def test_lists_and_mappings_become_tuples():
+    given = SamplingParams(stop=["a"], stop_token_ids=[1], logit_bias={3: -1.0}, bad_words=["x", [1, 2]])
+    kept = SamplingParams(stop=("a",), stop_token_ids=(1,), logit_bias=((3, -1.0),), bad_words=("x", (1, 2)))
+    assert given == kept
+    assert hash(given) == hash(kept)
+
+
+def test_parameters_are_plain_unless_they_shape_or_want_something():
+    cuts = {"temperature": 0.5, "top_k": 3, "top_p": 0.5, "min_p": 0.1, "typical_p": 0.5, "seed": 1, "stop": ("x",)}
+    assert SamplingParams(**cuts, stop_token_ids=(1,), max_tokens=9, ignore_eos=True).is_plain
+    for fields in (
+        *({"min_tokens": 1}, {"repetition_penalty": 1.1}, {"presence_penalty": 0.1}, {"frequency_penalty": 0.1}),
+        *({"logit_bias": {1: 1.0}}, {"bad_words": ("x",)}, {"logprobs": 0}, {"prompt_logprobs": 0}, {"n": 2}),
+        *({"best_of": 2}, {"beam_width": 1, "temperature": 0}),
+    ):
+        assert not SamplingParams(**fields).is_plain, fields
+
+
+def test_the_first_of_several_samples_draws_as_if_alone():
+    assert derived_seed(7, 0) == 7
+    seeds = {derived_seed(seed, sample) for seed in range(100) for sample in range(100)}
+    assert len(seeds) == 10_000
+    streams = [[uniform(derived_seed(7, sample), i) for i in range(64)] for sample in range(32)]
+    assert len({u for stream in streams for u in stream}) == 32 * 64

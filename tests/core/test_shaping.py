@@ -26,16 +26,16 @@ def test_penalties_come_before_the_bias_and_bans_come_last() -> None:
         presence_penalty=1.0,
         bias={0: 10.0, 1: 100.0, 2: -1.0},
         banned={1},
-        allowed=bytes([0b0111]),
+        allowed=0b0111,
     )
     assert shaped([8.0, 0.0, 0.0, 50.0], transform) == [13.0, -math.inf, -1.0, -math.inf]
 
 
-def test_a_mask_has_the_lowest_bit_first() -> None:
-    kept = shaped([0.0] * 10, Transform(allowed=bytes([0b10000001, 0b10])))
+def test_a_mask_has_the_lowest_id_in_its_lowest_bit() -> None:
+    kept = shaped([0.0] * 10, Transform(allowed=0b10_1000_0001))
     assert [i for i, x in enumerate(kept) if x == 0] == [0, 7, 9]
-    with pytest.raises(ValueError, match="a mask of 1 bytes for 10 ids: it must have 2 bytes"):
-        shaped([0.0] * 10, Transform(allowed=b"\xff"))
+    with pytest.raises(ValueError, match="a mask allows id 10, the vocabulary has 10 ids"):
+        shaped([0.0] * 10, Transform(allowed=1 << 10))
 
 
 def test_the_transform_comes_before_the_temperature() -> None:

@@ -81,7 +81,10 @@ def test_the_stop_that_ends_first_counts_and_the_longer_one_on_a_tie() -> None:
 
 def make_request(**fields: object) -> Request:
     params = SamplingParams(temperature=0, **fields)  # type: ignore[arg-type]
-    return Request("q", [0], params, arrival_s=0.0, index=0, seed=0, max_total_tokens=1 + params.max_tokens)
+    stop_ids = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else {3})
+    return Request(
+        *("q", [0], params), arrival_s=0.0, index=0, seed=0, max_total_tokens=1 + params.max_tokens, stop_ids=stop_ids
+    )
 
 
 LETTERS = Bytes([b"a", b"b", b"c", b"<eos>"])
@@ -98,7 +101,6 @@ LETTERS = Bytes([b"a", b"b", b"c", b"<eos>"])
         ({"max_tokens": 2}, [0, 1, 2], [0, 1], "ab", "length"),
         ({"max_tokens": 2, "stop": ("bc",)}, [0, 1, 2], [0, 1], "ab", "length"),  # what was held back comes out
         ({"max_tokens": 2, "stop": ("ab",)}, [0, 1, 2], [0, 1], "", "stop"),  # a stop beats the length
-        ({"min_tokens": 3}, [3, 0, 3, 0], [3, 0, 3], "<eos>a", "stop"),
         ({"min_tokens": 3, "stop": ("a",)}, [0, 1, 0, 2], [0, 1, 0], "ab", "stop"),
         ({"min_tokens": 2, "stop": ("ab",)}, [0, 1, 2], [0, 1], "", "stop"),  # its end counts, not its beginning
         ({"min_tokens": 3, "stop": ("ab",)}, [0, 1, 2], [0, 1, 2], "abc", None),
@@ -107,7 +109,7 @@ LETTERS = Bytes([b"a", b"b", b"c", b"<eos>"])
 def test_one_commit_function_for_every_stop(fields, tokens, kept, text, reason) -> None:
     request = make_request(**fields)
     detokenizer = Detokenizer(LETTERS, request.params.stop)
-    committed = commit_tokens(request, tokens, eos_ids={3}, detokenizer=detokenizer, time_s=0.0)
+    committed = commit_tokens(request, tokens, detokenizer=detokenizer, time_s=0.0)
     assert request.output_ids == kept
     assert committed.finish_reason == reason
     assert request.text + ("" if reason else detokenizer.flush()) == text
@@ -118,9 +120,9 @@ def test_i30_tokens_that_come_several_at_once_end_as_if_they_came_one_by_one() -
     for fields in ({"max_tokens": 4}, {"stop": ("ba",)}, {}, {"min_tokens": 7}):
         at_once, single = make_request(**fields), make_request(**fields)
         texts = (Detokenizer(LETTERS, at_once.params.stop), Detokenizer(LETTERS, single.params.stop))
-        reason = commit_tokens(at_once, tokens, eos_ids={3}, detokenizer=texts[0], time_s=0.0).finish_reason
+        reason = commit_tokens(at_once, tokens, detokenizer=texts[0], time_s=0.0).finish_reason
         for token in tokens:
-            step = commit_tokens(single, [token], eos_ids={3}, detokenizer=texts[1], time_s=0.0)
+            step = commit_tokens(single, [token], detokenizer=texts[1], time_s=0.0)
             if step.finish_reason:
                 break
         assert (at_once.output_ids, at_once.text, reason) == (single.output_ids, single.text, step.finish_reason)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -35,11 +36,12 @@ PARAMS = st.builds(
     top_k=st.sampled_from([0, 1, 2, 5, 64, 300, 10_000]),
     top_p=st.sampled_from([1.0, 0.999999, 0.95, 0.5, 1e-9]),
     min_p=st.sampled_from([0.0, 1e-6, 0.05, 0.3, 1.0]),
+    typical_p=st.sampled_from([1.0, 1.0, 0.95, 0.5, 0.1]),
 )
 
 
 def on_an_edge(logits: Any, params: SamplingParams, uniform: float) -> bool:
-    """Whether a cut or the draw falls within rounding of a running sum or of the floor of min-p."""
+    """Whether a cut or the draw falls within rounding of a running sum, min-p's floor, or of typicality."""
     if params.temperature == 0:
         return False
     plain = SamplingParams(temperature=params.temperature, top_k=params.top_k)
@@ -47,8 +49,19 @@ def on_an_edge(logits: Any, params: SamplingParams, uniform: float) -> bool:
     final = np.cumsum([p for _, p in distribution(logits.tolist(), params)])
     near_p = np.abs(np.cumsum(ranked) - params.top_p).min() < EDGE and params.top_p < 1
     near_floor = params.min_p > 0 and (np.abs(ranked / ranked[0] - params.min_p)[1:] < EDGE).any()
+    if params.typical_p < 1 and near_typical(logits, params):
+        return True
     near_draw = np.abs(final[:-1] - uniform).min(initial=1) < EDGE
     return bool(near_p or near_floor or near_draw)
+
+
+def near_typical(logits: Any, params: SamplingParams) -> bool:
+    before = np.array([p for _, p in distribution(logits.tolist(), replace(params, typical_p=1.0))])
+    distance = np.abs(-np.log(before) + before @ np.log(before))
+    order = np.argsort(distance, kind="stable")
+    # Equal probabilities are equally far exactly; unequal ones, on both sides of the entropy, by rounding only.
+    tied = (np.diff(distance[order]) < EDGE) & (np.diff(before[order]) != 0)
+    return bool(tied.any() or np.abs(np.cumsum(before[order]) - params.typical_p).min() < EDGE)
 
 
 @TWINS

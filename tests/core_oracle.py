@@ -1,0 +1,61 @@
+"""What a request on the hash model must output, found without blocks, batches or steps, by the definitions."""
+
+from __future__ import annotations
+
+from minillm.backends.hash_model import HashModel
+from minillm.core.logprobs import token_logprobs
+from minillm.core.request import Request
+from minillm.core.sampling import SamplingParams, uniform
+from minillm.core.shaping import Transform
+
+
+def oracle(model: HashModel, request: Request, eos_ids: frozenset[int]) -> tuple[list[int], bool]:
+    """The output that the request must have, found without blocks, batches or steps; and whether it ends in an
+    error, for a token was needed and all were banned."""
+    params, ids = request.params, list(request.prompt_ids)
+    stop_ids = {*params.stop_token_ids, *(() if params.ignore_eos else eos_ids)}
+    while len(ids) < request.max_total_tokens:
+        output = ids[request.num_prompt :]
+        transform = expected_transform(params, ids[: request.num_prompt], output, stop_ids, model.capacity().vocab_size)
+        if len(transform.banned) == model.capacity().vocab_size:
+            return output, True
+        draw = uniform(request.seed, len(output)) if params.temperature > 0 else 0.0
+        ids.append(model.next_id(ids, params, draw, transform))
+        if ids[-1] in stop_ids:
+            break
+    return ids[request.num_prompt :], False
+
+
+def expected_transform(
+    params: SamplingParams, prompt: list[int], output: list[int], stop_ids: set[int], vocab_size: int
+) -> Transform:
+    """By the definitions, token by token."""
+
+    def is_banned(token: int) -> bool:
+        longer = (*output, token)
+        is_early_stop = len(output) < params.min_tokens and token in stop_ids
+        return is_early_stop or any(longer[-len(word) :] == word for word in params.bad_words)
+
+    return Transform(
+        repetition_penalty=params.repetition_penalty,
+        prompt_ids=set(prompt),
+        output_counts={token: output.count(token) for token in output},
+        frequency_penalty=params.frequency_penalty,
+        presence_penalty=params.presence_penalty,
+        bias=dict(params.logit_bias),
+        banned={token for token in range(vocab_size) if is_banned(token)},
+    )
+
+
+def audit_logprobs(model: HashModel, request: Request) -> None:
+    """Log-probabilities are those of the raw logits after each prefix, whatever was cached, chunked or preempted."""
+    params, ids, first = request.params, request.token_ids, request.num_prompt
+    found = {first + i: one for i, one in enumerate(request.logprobs)}
+    assert list(found) == (list(range(first, len(ids))) if params.logprobs is not None else [])
+    if params.prompt_logprobs is not None:
+        assert len(request.prompt_logprobs) == first - 1 or request.finish_reason == "abort"
+        found |= {1 + i: one for i, one in enumerate(request.prompt_logprobs)}
+    for position, one in found.items():
+        num_top = params.logprobs if position >= first else params.prompt_logprobs
+        assert num_top is not None
+        assert one == token_logprobs(model.logits_after(ids[:position]), ids[position], num_top)
