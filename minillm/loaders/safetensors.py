@@ -7,7 +7,6 @@ NumPy alone and is about as fast, since both map the file and copy nothing.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from minillm.loaders.files import LoadError, map_file
+from minillm.loaders.files import LoadError, map_file, parse_json, read_json
 from minillm.loaders.tensors import TensorInfo, bfloat16_to_float32, check_layout
 
 _DTYPES: dict[str, np.dtype[Any]] = {
@@ -104,35 +103,6 @@ class SafetensorsDirectory:
         return self._file_of[name].read(name)
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object in ``path``."""
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise LoadError(f"{path}: cannot be read ({error.strerror or error})") from error
-    return _parse_json(path, data)
-
-
-def _parse_json(path: Path, data: bytes) -> dict[str, Any]:
-    def no_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        for name, value in pairs:
-            if name in found:
-                raise LoadError(f"{path}: {name!r} stands there twice: the file is broken")
-            found[name] = value
-        return found
-
-    try:
-        parsed = json.loads(data.decode("utf-8"), object_pairs_hook=no_twins)
-    except LoadError:
-        raise
-    except (ValueError, RecursionError) as error:  # bad UTF-8, bad JSON, absurd numbers or nesting
-        raise LoadError(f"{path}: not valid JSON ({error}): the file is broken") from None
-    if not isinstance(parsed, dict):
-        raise LoadError(f"{path}: a JSON object is needed, it holds {type(parsed).__name__}")
-    return parsed
-
-
 def _parse_header(path: Path, data: memoryview) -> list[TensorInfo]:
     if len(data) < 8:
         raise LoadError(f"{path}: {len(data)} bytes, a safetensors file has at least 8: it is cut off")
@@ -142,7 +112,7 @@ def _parse_header(path: Path, data: memoryview) -> list[TensorInfo]:
             f"{path}: the header claims {length:,} bytes, the file has {len(data):,} (limit "
             f"{_HEADER_LIMIT_BYTES:,}): it is cut off or no safetensors file"
         )
-    header = _parse_json(path, bytes(data[8 : 8 + length]))
+    header = parse_json(path, bytes(data[8 : 8 + length]))
     header.pop("__metadata__", None)
     first = 8 + length
     tensors = [_entry(path, name, entry, first) for name, entry in header.items()]

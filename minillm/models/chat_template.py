@@ -20,8 +20,8 @@ from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
 
+from minillm.loaders.files import LoadError, read_json
 from minillm.models.tokenizer import Tokenizer
-from minillm.models.tokenizer_formats import read_json
 
 MAX_STEPS = 100_000  # rounds of loops and calls of macros; a message costs a template one to ten
 MAX_CHARACTERS = 16_000_000  # of the rendered text, and of any string that an operator builds
@@ -148,18 +148,26 @@ def load_chat_template(source: Path | Mapping[str, Any], tokenizer: Tokenizer | 
         alone, config = source / "chat_template.jinja", source / "tokenizer_config.json"
         text = read_json(config).get("chat_template") if config.exists() else None
         if isinstance(text, list):
-            text = {entry["name"]: entry["template"] for entry in text}.get("default")
+            named = [entry for entry in text if isinstance(entry, Mapping)]
+            text = next((entry.get("template") for entry in named if entry.get("name") == "default"), None)
         if alone.exists():
-            text = alone.read_text(encoding="utf-8")
+            text = _read_text(alone)
     if not isinstance(text, str):
         raise ChatTemplateError(f"{where} has no chat template: the model takes plain prompts only")
     bos = eos = ""
     if tokenizer is not None:
         if tokenizer.bos_id is not None:
-            bos = tokenizer.token_bytes(tokenizer.bos_id).decode()
+            bos = tokenizer.token_bytes(tokenizer.bos_id).decode(errors="replace")
         if tokenizer.eos_ids:
-            eos = tokenizer.token_bytes(min(tokenizer.eos_ids)).decode()
+            eos = tokenizer.token_bytes(min(tokenizer.eos_ids)).decode(errors="replace")
     return ChatTemplate(text, bos_token=bos, eos_token=eos)
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise LoadError(f"{path}: cannot be read ({error}): fetch the file again") from error
 
 
 class _Environment(ImmutableSandboxedEnvironment):

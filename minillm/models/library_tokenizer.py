@@ -10,8 +10,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from minillm.loaders.files import read_json
 from minillm.models.bpe import from_alphabet
-from minillm.models.tokenizer_formats import UnsupportedTokenizer, read_ends, read_json
+from minillm.models.tokenizer_formats import UnsupportedTokenizer, read_ends
 
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
@@ -33,14 +34,17 @@ class LibraryTokenizer:
                 'pip install "inference-handbook[torch]"'
             ) from error
         data = read_json(path)
-        self._inner: Any = Tokenizer.from_file(str(path))
+        try:
+            self._inner: Any = Tokenizer.from_file(str(path))
+        except Exception as error:  # the package raises no other class
+            raise UnsupportedTokenizer(f"{path}: the package 'tokenizers' cannot read it either: {error}") from error
         self._special = {e["id"]: e["content"] for e in data.get("added_tokens") or [] if e.get("special")}
         self._added = {e["id"]: e["content"] for e in data.get("added_tokens") or []}
         self._to_bytes = _bytes_rule(data.get("decoder"), path)
-        ends = read_ends(path.parent, {text: id for id, text in self._special.items()})
+        self.vocab_size: int = 1 + max(self._inner.get_vocab(with_added_tokens=True).values(), default=-1)
+        ends = read_ends(path.parent, {text: id for id, text in self._special.items()}, self.vocab_size)
         self.bos_id: int | None = ends["bos_id"]
         self.eos_ids: frozenset[int] = ends["eos_ids"]
-        self.vocab_size: int = max(self._inner.get_vocab(with_added_tokens=True).values()) + 1
         # A post-processor may put BOS first whatever tokenizer_config.json says.
         opening = self._inner.encode("", add_special_tokens=True).ids
         self.adds_bos: bool = ends["adds_bos"] or (self.bos_id is not None and opening[:1] == [self.bos_id])
@@ -80,12 +84,20 @@ def _bytes_rule(decoder: Any, path: Path) -> Callable[[str], bytes]:
     parts = decoder.get("decoders", []) if decoder.get("type") == "Sequence" else [decoder]
     kinds = {part.get("type") for part in parts}
     if "ByteLevel" in kinds:
-        return from_alphabet
+        return _byte_level_bytes
     if kinds & {"ByteFallback", "Metaspace"}:
         return _sentencepiece_bytes
     raise UnsupportedTokenizer(
         f"{path}: decoder of type {decoder.get('type')!r}; known are ByteLevel, ByteFallback and Metaspace"
     )
+
+
+def _byte_level_bytes(token: str) -> bytes:
+    """The alphabet's bytes; a token with another character is its own text, as in the package."""
+    try:
+        return from_alphabet(token)
+    except KeyError:
+        return token.encode("utf-8")
 
 
 def _sentencepiece_bytes(token: str) -> bytes:

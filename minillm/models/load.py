@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from minillm.loaders.files import LoadError
+from minillm.loaders.files import LoadError, read_json
 from minillm.loaders.gguf import GGUFFile
 from minillm.loaders.quantized import check_quantization
-from minillm.loaders.safetensors import SafetensorsDirectory, read_json
+from minillm.loaders.safetensors import SafetensorsDirectory
 from minillm.loaders.weights import Weights
 from minillm.models.gguf_config import INTERLEAVED_ROPE, ROPE_DIVISORS_TENSOR, spec_from_gguf
 from minillm.models.hf_config import spec_from_hf_config
@@ -39,14 +40,25 @@ class LoadedModel:
         return self.path.resolve().is_relative_to(_ASSETS)
 
     def tokenizer(self) -> Tokenizer:
-        """Open the model's tokenizer."""
-        return load_tokenizer(self.path if self.gguf_metadata is None else self.gguf_metadata)
+        """Open the model's tokenizer.
+
+        Raises:
+            LoadError: it is missing, damaged or of a kind that is not read; the message names the file.
+        """
+        with _named(self.path):
+            return load_tokenizer(self.path if self.gguf_metadata is None else self.gguf_metadata)
 
     def chat_template(self) -> ChatTemplate:
-        """Open the model's chat template."""
+        """Open the model's chat template.
+
+        Raises:
+            LoadError: there is none, or it is no template; the message names the file.
+        """
         from minillm.models.chat_template import load_chat_template  # brings Jinja: only a chat pays for it
 
-        return load_chat_template(self.path if self.gguf_metadata is None else self.gguf_metadata, self.tokenizer())
+        source = self.path if self.gguf_metadata is None else self.gguf_metadata
+        with _named(self.path):
+            return load_chat_template(source, self.tokenizer())
 
     def max_model_len(self, requested: int | None) -> int:
         """The longest sequence to run: the model's own limit, or a shorter one that was asked for."""
@@ -57,6 +69,17 @@ class LoadedModel:
                 f"max_model_len is {requested:,}, {self.name} takes 1 to {self.spec.max_positions:,} tokens"
             )
         return requested
+
+
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Errors of what is read from ``path`` become a `LoadError` that names it."""
+    try:
+        yield
+    except LoadError:
+        raise
+    except (ValueError, FileNotFoundError) as error:
+        raise LoadError(f"{path}: {error}") from error
 
 
 def load_model(path: str | Path) -> LoadedModel:

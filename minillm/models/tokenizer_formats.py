@@ -6,10 +6,11 @@ Whatever would change an id and is not implemented here is an error that names i
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from minillm.loaders.files import read_json
 from minillm.models.bpe import from_alphabet
 from minillm.models.pretokenize import Split, split_digits_then_gpt2, split_gpt2
 
@@ -21,6 +22,8 @@ class UnsupportedTokenizer(ValueError):
 # GGUF's `tokenizer.ggml.pre` -> how words are cut. llama.cpp has about 50 more.
 _GGUF_SPLITS: dict[str, Split] = {"gpt-2": split_gpt2, "smollm": split_digits_then_gpt2}
 _GGUF_CONTROL, _GGUF_USER_DEFINED = 3, 4
+_KINDS: dict[type, str] = {dict: "an object", list: "a list", str: "a text", int: "a whole number"}
+_Kind = TypeVar("_Kind", dict[str, Any], list[Any], str, int)
 
 
 def parse_tokenizer_json(source: str | Path | Mapping[str, Any]) -> dict[str, Any]:
@@ -38,22 +41,24 @@ def parse_tokenizer_json(source: str | Path | Mapping[str, Any]) -> dict[str, An
     if not isinstance(data, Mapping):
         where, folder = str(source), Path(str(source)).parent
         data = read_json(Path(str(source)))
-    if not isinstance(data, Mapping) or not isinstance(data.get("model"), Mapping):
+    if not isinstance(data.get("model"), dict):
         raise ValueError(f"{where} has no object 'model': it is not a tokenizer.json")
-    model = data["model"]
-    _refuse_unimplemented(data, model, where)
-    vocab: Mapping[str, int] = model["vocab"]
-    added = {entry["id"]: entry for entry in data.get("added_tokens") or []}
+    model: Mapping[str, Any] = data["model"]
+    added = _added_tokens(data.get("added_tokens"), where)
+    _refuse_unimplemented(data, model, added.values(), where)
+    vocab = _need(model.get("vocab"), dict, f"{where}: model.vocab")
+    for token, id in vocab.items():
+        _need(id, int, f"{where}: the id of token {token!r}")
     names = {id: token for token, id in vocab.items()} | {id: e["content"] for id, e in added.items()}
     if sorted(names) != list(range(len(names))):
         raise ValueError(f"{where}: the ids of {len(names)} tokens are not 0 to {len(names) - 1}")
     special = {id: e["content"] for id, e in added.items() if e.get("special")}
     plain = {id: e["content"] for id, e in added.items() if not e.get("special")}
     ids = {content: id for id, content in special.items()}
-    ends = read_ends(folder, ids)
+    ends = read_ends(folder, ids, len(names))
     return {
         "tokens": _bytes_of_tokens([names[id] for id in range(len(names))], set(added), where),
-        "merges": _merge_ids(model["merges"], vocab, where),
+        "merges": _merge_ids(model.get("merges"), vocab, where),
         "split": _split_of(data.get("pre_tokenizer"), where),
         "special": special,
         "added": plain,
@@ -71,39 +76,44 @@ def parse_gguf_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
     prefix = "tokenizer.ggml."
     kind = metadata.get(prefix + "model")
     if kind != "gpt2":
-        raise UnsupportedTokenizer(f"{prefix}model is {kind!r}; only 'gpt2' (byte-level BPE) is implemented")
+        raise UnsupportedTokenizer(f"{prefix}model is {kind!r:.80}; only 'gpt2' (byte-level BPE) is implemented")
     pre = metadata.get(prefix + "pre")
-    if pre not in _GGUF_SPLITS:
+    if not isinstance(pre, str) or pre not in _GGUF_SPLITS:
         known = ", ".join(sorted(_GGUF_SPLITS))
         raise UnsupportedTokenizer(
-            f"{prefix}pre is {pre!r}; implemented are {known}. Load the model from its Hugging Face "
+            f"{prefix}pre is {pre!r:.80}; implemented are {known}. Load the model from its Hugging Face "
             "directory, whose tokenizer.json the package 'tokenizers' reads"
         )
     for key in ("tokens", "merges", "token_type"):
         if prefix + key not in metadata:
             raise ValueError(f"the GGUF metadata has no {prefix}{key}: the file has no complete tokenizer")
-    names = [str(name) for name in metadata[prefix + "tokens"]]
-    types = [int(kind) for kind in metadata[prefix + "token_type"]]
+    names = [
+        _need(n, str, f"an entry of {prefix}tokens")
+        for n in _need(metadata[prefix + "tokens"], list, prefix + "tokens")
+    ]
+    types = _need(metadata[prefix + "token_type"], list, prefix + "token_type")
     if len(types) != len(names):
         raise ValueError(f"{prefix}tokens has {len(names)} entries, {prefix}token_type {len(types)}")
     special = {id: names[id] for id, kind in enumerate(types) if kind == _GGUF_CONTROL}
     added = {id: names[id] for id, kind in enumerate(types) if kind == _GGUF_USER_DEFINED}
+    for id, text in {**special, **added}.items():
+        _check_added(id, text, "the GGUF metadata")
     vocab = {name: id for id, name in enumerate(names) if id not in special and id not in added}
-    ends = (metadata.get(f"{prefix}{key}_token_id") for key in ("eos", "eot", "eom"))
-    bos = metadata.get(prefix + "bos_token_id")
+    ends = {key: metadata.get(f"{prefix}{key}_token_id") for key in ("bos", "eos", "eot", "eom")}
+    ids = {key: _id(value, f"{prefix}{key}_token_id", len(names)) for key, value in ends.items() if value is not None}
     return {
         "tokens": _bytes_of_tokens(names, special.keys() | added.keys(), "the GGUF metadata"),
         "merges": _merge_ids(metadata[prefix + "merges"], vocab, "the GGUF metadata"),
         "split": _GGUF_SPLITS[pre],
         "special": special,
         "added": added,
-        "bos_id": None if bos is None else int(bos),
-        "eos_ids": frozenset(int(id) for id in ends if id is not None),
+        "bos_id": ids.pop("bos", None),
+        "eos_ids": frozenset(ids.values()),
         "adds_bos": bool(metadata.get(prefix + "add_bos_token", False)),
     }
 
 
-def read_ends(folder: Path | None, special_ids: Mapping[str, int]) -> dict[str, Any]:
+def read_ends(folder: Path | None, special_ids: Mapping[str, int], vocab_size: int) -> dict[str, Any]:
     """`bos_id`, `eos_ids` and `adds_bos` of a Hugging Face directory.
 
     EOS is what `generation_config.json` says, else `config.json`, else the EOS token of
@@ -119,25 +129,44 @@ def read_ends(folder: Path | None, special_ids: Mapping[str, int]) -> dict[str, 
     for name in ("config.json", "generation_config.json"):  # the later one wins
         ids = found[name].get("eos_token_id")
         if ids is not None:
-            eos_ids = [int(id) for id in (ids if isinstance(ids, list) else [ids])]
+            eos_ids = [_id(id, f"{folder}/{name}: eos_token_id", vocab_size) for id in _as_list(ids)]
         if bos is None and found[name].get("bos_token_id") is not None:
-            bos = int(found[name]["bos_token_id"])
+            bos = _id(found[name]["bos_token_id"], f"{folder}/{name}: bos_token_id", vocab_size)
     adds_bos = bos is not None and bool(texts.get("add_bos_token", False))
     return {"bos_id": bos, "eos_ids": frozenset(eos_ids), "adds_bos": adds_bos}
 
 
-def read_json(path: Path) -> Any:
-    """The JSON value in `path`.
+def _need(value: Any, kind: type[_Kind], what: str) -> _Kind:
+    """``value``, which has to be a ``kind``; what is none, is named."""
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise ValueError(f"{what} is {value!r:.80}, {_KINDS[kind]} is needed: the file is damaged")
+    return value
 
-    Raises:
-        ValueError: it cannot be read or is no JSON; the message names the file and the place.
-    """
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read ({error.strerror}): check the path") from error
-    except ValueError as error:
-        raise ValueError(f"{path} is not valid JSON ({error}): fetch the file again") from error
+
+def _id(value: Any, what: str, vocab_size: int) -> int:
+    if not 0 <= _need(value, int, what) < vocab_size:
+        raise ValueError(f"{what} is {value}, the vocabulary has the ids 0 to {vocab_size - 1}")
+    return int(value)
+
+
+def _as_list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def _added_tokens(entries: Any, where: str) -> dict[int, dict[str, Any]]:
+    """Added tokens by id, each with a text."""
+    found = {}
+    for entry in _need(entries or [], list, f"{where}: added_tokens"):
+        entry = _need(entry, dict, f"{where}: an added token")
+        id = _need(entry.get("id"), int, f"{where}: the id of an added token")
+        _check_added(id, entry.get("content"), where)
+        found[id] = entry
+    return found
+
+
+def _check_added(id: int, text: Any, where: str) -> None:
+    if not _need(text, str, f"{where}: added token {id}"):
+        raise ValueError(f"{where}: added token {id} is empty, so it would stand between any two characters")
 
 
 def _special_id(entry: Any, special_ids: Mapping[str, int]) -> int | None:
@@ -146,7 +175,9 @@ def _special_id(entry: Any, special_ids: Mapping[str, int]) -> int | None:
     return special_ids.get(text) if isinstance(text, str) else None
 
 
-def _refuse_unimplemented(data: Mapping[str, Any], model: Mapping[str, Any], where: str) -> None:
+def _refuse_unimplemented(
+    data: Mapping[str, Any], model: Mapping[str, Any], added: Iterable[Mapping[str, Any]], where: str
+) -> None:
     """Raise for every part of a `tokenizer.json` that could change an id and is not implemented."""
     if model.get("type") != "BPE":
         raise UnsupportedTokenizer(f"{where}: model type {model.get('type')!r}, only 'BPE' is implemented")
@@ -156,10 +187,10 @@ def _refuse_unimplemented(data: Mapping[str, Any], model: Mapping[str, Any], whe
     if model.get("ignore_merges"):
         raise UnsupportedTokenizer(f"{where}: model.ignore_merges = true is not implemented")
     for part, allowed in (("normalizer", ()), ("post_processor", ("ByteLevel",)), ("decoder", ("ByteLevel",))):
-        kind = (data.get(part) or {}).get("type")
+        kind = _need(data.get(part) or {}, dict, f"{where}: {part}").get("type")
         if kind not in allowed and (kind is not None or part == "decoder"):
             raise UnsupportedTokenizer(f"{where}: {part} of type {kind!r} is not implemented")
-    for entry in data.get("added_tokens") or []:
+    for entry in added:
         for flag in ("single_word", "lstrip", "rstrip"):
             if entry.get(flag):
                 raise UnsupportedTokenizer(
@@ -167,9 +198,12 @@ def _refuse_unimplemented(data: Mapping[str, Any], model: Mapping[str, Any], whe
                 )
 
 
-def _split_of(pre: Mapping[str, Any] | None, where: str) -> Split:
+def _split_of(pre: Any, where: str) -> Split:
     """The word splitter that a `pre_tokenizer` object describes."""
-    parts = [] if pre is None else pre.get("pretokenizers", []) if pre.get("type") == "Sequence" else [pre]
+    what = f"{where}: pre_tokenizer"
+    parts = [] if pre is None else [_need(pre, dict, what)]
+    if pre is not None and pre.get("type") == "Sequence":
+        parts = [_need(part, dict, what) for part in _need(pre.get("pretokenizers"), list, f"{what}.pretokenizers")]
     kinds = [part.get("type") for part in parts]
     if kinds and kinds[-1] == "ByteLevel":
         last = parts[-1]
@@ -190,6 +224,8 @@ def _bytes_of_tokens(names: list[str], added: set[int], where: str) -> list[byte
     for id, name in enumerate(names):
         try:
             tokens.append(name.encode("utf-8") if id in added else from_alphabet(name))
+        except UnicodeEncodeError as error:
+            raise ValueError(f"{where}: token {id} is {name!r}, which is no Unicode text ({error.reason})") from error
         except KeyError as error:
             raise UnsupportedTokenizer(
                 f"{where}: token {id} is {name!r}, and {error} is not in the byte alphabet: "
@@ -201,7 +237,7 @@ def _bytes_of_tokens(names: list[str], added: set[int], where: str) -> list[byte
 def _merge_ids(merges: Any, vocab: Mapping[str, int], where: str) -> list[tuple[int, int]]:
     """Pairs of ids, from pairs of tokens or from `"left right"`."""
     pairs = []
-    for rank, merge in enumerate(merges):
+    for rank, merge in enumerate(_need(merges, list, f"{where}: the merges")):
         parts = merge.split(" ") if isinstance(merge, str) else merge
         try:
             left, right = parts

@@ -252,6 +252,9 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="not valid JSON"):
         load_tokenizer(tmp_path)
     path.write_text("[]")
+    with pytest.raises(ValueError, match="a JSON object is needed"):
+        load_tokenizer(path)
+    path.write_text("{}")
     with pytest.raises(ValueError, match="not a tokenizer"):
         load_tokenizer(path)
     with pytest.raises(FileNotFoundError, match="absent does not exist"):
