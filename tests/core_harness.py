@@ -223,7 +223,11 @@ def audit_outcome(case: Case, outcome: Outcome) -> None:
         assert [e.token_id for e in own[:-1]] == request.output_ids
         assert [e.logprobs for e in own[:-1] if e.logprobs is not None] == request.logprobs
         expected, is_error = oracle(outcome.model, request, case.eos_ids)
-        if request.finish_reason == "abort":
+        if request.finish_reason == "error" and request.admitted_s is None:
+            assert not request.output_ids, "refused after it ran"
+            limits = ("max_waiting_requests is", "max_waiting_tokens", "ttft_slo_s is")
+            assert any(limit in request.error for limit in limits), f"I21: {request.error}"
+        elif request.finish_reason == "abort":
             assert request.output_ids == expected[: request.num_output], "a wrong token before the abort"
         else:
             assert request.output_ids == expected, "I26: a wrong token"
@@ -275,6 +279,9 @@ def random_case(rng: random.Random) -> Case:
         ageing_tokens_per_s=rng.choice([0.5, 4.0]),
         ttft_slo_s=rng.choice([2.0, 20.0]),
         tpot_slo_s=rng.choice([0.5, 2.0]),
+        max_waiting_requests=rng.choice([None, None, None, 1, 3]),
+        max_waiting_tokens=rng.choice([None, None, None, 1, 12]),
+        shed_late=rng.random() < 0.2,
         chunked_prefill=chunked,
         chunk_size=rng.choice([None, 1, 2, 3]) if chunked else None,
         prefix_caching=rng.random() < 0.8,

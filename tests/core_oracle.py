@@ -53,7 +53,8 @@ def audit_logprobs(model: HashModel, request: Request) -> None:
     found = {first + i: one for i, one in enumerate(request.logprobs)}
     assert list(found) == (list(range(first, len(ids))) if params.logprobs is not None else [])
     if params.prompt_logprobs is not None:
-        assert len(request.prompt_logprobs) == first - 1 or request.finish_reason == "abort"
+        ended_early = request.finish_reason == "abort" or request.admitted_s is None
+        assert len(request.prompt_logprobs) == first - 1 or ended_early
         found |= {1 + i: one for i, one in enumerate(request.prompt_logprobs)}
     for position, one in found.items():
         num_top = params.logprobs if position >= first else params.prompt_logprobs

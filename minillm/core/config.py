@@ -25,6 +25,9 @@ class EngineConfig:
     ageing_tokens_per_s: float = 50.0  # order "shortest": what a second of waiting is worth
     ttft_slo_s: float = 10.0  # objectives of requests that bring none; order "deadline" and ``shed_late`` use them
     tpot_slo_s: float = 1.0
+    max_waiting_requests: int | None = None  # who comes on top of so many that wait is refused; None: nobody is
+    max_waiting_tokens: int | None = None  # the same for their tokens
+    shed_late: bool = False  # refuse whose predicted TTFT passes its objective
     chunked_prefill: bool = True  # False: a prompt runs whole, in one step
     chunk_size: int | None = None  # most tokens of one request's prompt in a step; None: the whole budget
     prefix_caching: bool = True
@@ -45,13 +48,16 @@ class EngineConfig:
             _check_int("chunk_size", self.chunk_size, 1)
             if not self.chunked_prefill:
                 raise ValueError(f"chunk_size is {self.chunk_size:,} without chunked_prefill: leave one of them out")
+        for name in ("max_waiting_requests", "max_waiting_tokens"):
+            if getattr(self, name) is not None:
+                _check_int(name, getattr(self, name), 1)
         _check_choice("policy", self.policy, get_args(PolicyName))
         _check_choice("order", self.order, get_args(OrderName))
         check_positive("max_wait_s", self.max_wait_s, "seconds", or_zero=True)
         check_positive("ageing_tokens_per_s", self.ageing_tokens_per_s, "tokens a second")
         check_positive("ttft_slo_s", self.ttft_slo_s, "seconds")
         check_positive("tpot_slo_s", self.tpot_slo_s, "seconds")
-        for name in ("chunked_prefill", "prefix_caching", "debug_checks", "record_trace"):
+        for name in ("shed_late", "chunked_prefill", "prefix_caching", "debug_checks", "record_trace"):
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(f"{name} is {getattr(self, name)!r}: use True or False")
 

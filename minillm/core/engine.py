@@ -19,6 +19,7 @@ from minillm.core.clock import VirtualClock
 from minillm.core.config import EngineConfig
 from minillm.core.detokenizer import Detokenizer, TokenBytes
 from minillm.core.kv_manager import KVManager
+from minillm.core.load import LoadShedder
 from minillm.core.logprobs import TokenLogprobs
 from minillm.core.metrics import RunMetrics, StepSample, run_metrics
 from minillm.core.order import make_order
@@ -79,6 +80,7 @@ class Engine:
             hash_function=hash_function,
         )
         self.step_times = StepTimes()
+        self._load = LoadShedder(config, self.step_times)
         self.order = make_order(config, self.step_times)
         self.scheduler = Scheduler(
             config, self.kv, make_policy(config), self.order, self.trace, vocab_size=capacity.vocab_size
@@ -175,7 +177,7 @@ class Engine:
         With a ``VirtualClock``, a step that finds nothing to do jumps to the next time when there is.
         """
         step = self.plan_step()
-        while step is None and isinstance(self.clock, VirtualClock):
+        while step is None and not self._outbox and isinstance(self.clock, VirtualClock):
             wake_s = self.next_wake_s()
             if wake_s is None or wake_s <= self.clock():
                 break
@@ -219,12 +221,27 @@ class Engine:
         """Look at arrivals and plan the next step; the backend may write to its slots from now on."""
         now_s = self.clock()
         self.trace.mark(self.num_steps, now_s)
+        newcomers = []
         while self._pending and self._pending[0][0] <= now_s:
             request = heapq.heappop(self._pending)[2]
             if not request.is_finished:
                 self.trace.emit("arrive", request.request_id, tokens=request.num_prompt)
                 self.scheduler.add(request)
-        return self.scheduler.schedule(self.num_steps, now_s, self._next_arrival_s() is not None)
+                newcomers.append(request)
+        step = self.scheduler.schedule(self.num_steps, now_s, self._next_arrival_s() is not None)
+        self._shed(newcomers, now_s)
+        return step
+
+    def _shed(self, newcomers: Sequence[Request], now_s: float) -> None:
+        """End the newcomers that would wait in a queue that is too long. Who was admitted at once never waited."""
+        waiting = self.scheduler.waiting
+        self._load.observe(now_s, self.scheduler.num_admitted_tokens, waiting.num_requests)
+        stayed = [request for request in newcomers if request.status is Status.WAITING]
+        if not stayed:
+            return
+        unread = sum(request.num_known - request.num_computed for request in self.scheduler.running)
+        for request, why in self._load.refused(stayed, waiting.num_requests, waiting.num_tokens, unread):
+            self._outbox.append(self._end(request, "error", now_s, error=why))
 
     def commit_step(self, step: Step, result: StepResult) -> list[Event]:
         """Take over what the backend computed: tokens, ends, blocks to index, metrics."""

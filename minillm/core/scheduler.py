@@ -69,6 +69,7 @@ class Scheduler:
         self.running: list[Request] = []  # in order of admission
         self.waiting = WaitingQueue(order)
         self.num_preemptions = 0
+        self.num_admitted_tokens = 0  # known to the requests when they were admitted, summed up
         self._config = config
         self._kv = kv
         self._policy = policy
@@ -171,6 +172,7 @@ class Scheduler:
 
     def _admit(self, request: Request, hit: Hit, now_s: float) -> None:
         self.waiting.remove(request)
+        self.num_admitted_tokens += request.num_known
         request.status = Status.RUNNING
         request.num_computed = hit.num_tokens
         if request.admitted_s is None:
