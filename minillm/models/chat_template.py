@@ -1,37 +1,25 @@
 """Messages to the text, and to the token ids, that a chat model was trained on, by the template in its files.
 
-A template is a program by a stranger. It runs in Jinja's immutable sandbox, and its steps and its
-output are bounded: an endless loop or a doubling string ends with an error. What a single filter
-builds (`center`, `format`) is not bounded.
+A template is a program by a stranger: it runs in the bounded sandbox of `minillm.models.template_sandbox`.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from jinja2 import TemplateError, TemplateSyntaxError, nodes
+from jinja2 import TemplateError, TemplateSyntaxError
 from jinja2.exceptions import SecurityError
-from jinja2.runtime import Context
-from jinja2.sandbox import ImmutableSandboxedEnvironment
-from jinja2.visitor import NodeTransformer
 
 from minillm.loaders.files import LoadError, read_json
+from minillm.models.template_sandbox import ChatTemplateError, Sandbox, check_size
 from minillm.models.tokenizer import Tokenizer
-
-MAX_STEPS = 100_000  # rounds of loops and calls of macros; a message costs a template one to ten
-MAX_CHARACTERS = 16_000_000  # of the rendered text, and of any string that an operator builds
 
 # Code points that Unicode promises never to assign; one that is in no message marks user text.
 _MARKS = [chr(code) for code in range(0xFDD0, 0xFDF0)]
-
-
-class ChatTemplateError(ValueError):
-    """The template or the messages cannot be used; the text says which, and why."""
 
 
 class ChatTemplate:
@@ -51,19 +39,18 @@ class ChatTemplate:
         eos_token: str = "",
         clock: Callable[[], datetime] = datetime.now,
     ) -> None:
-        self._environment = _Environment(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"])
-        self._environment.filters["tojson"] = _to_json
+        self._environment = Sandbox()
         self._environment.globals |= {
-            "range": self._environment.bounded_range,
             "raise_exception": _raise_exception,
-            "strftime_now": lambda form: clock().strftime(form),
+            "strftime_now": lambda form: clock().strftime(str(form)[:200]),
         }
         self._constants = {"bos_token": bos_token, "eos_token": eos_token}
         try:
-            tree = self._environment.parse(source)
-            self._template = self._environment.from_string(_Bounded().visit(tree))
+            self._template = self._environment.bounded(source)
         except TemplateSyntaxError as error:
             raise ChatTemplateError(f"the chat template is wrong in line {error.lineno}: {error.message}") from error
+        except RecursionError as error:
+            raise ChatTemplateError("the chat template nests too deeply") from error
 
     def render(self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = False) -> str:
         """The text of a conversation; with `add_generation_prompt`, up to where the answer begins.
@@ -75,7 +62,7 @@ class ChatTemplate:
             ChatTemplateError: a message is malformed, or the template refused it, failed or ran too long.
         """
         _check(messages)
-        self._environment.steps = 0
+        self._environment.begin()
         parts: list[str] = []
         size = 0
         try:
@@ -86,7 +73,7 @@ class ChatTemplate:
             ):
                 parts.append(part)
                 size += len(part)
-                _check_size(size)
+                check_size(size)
         except ChatTemplateError:
             raise
         except SecurityError as error:
@@ -170,79 +157,6 @@ def _read_text(path: Path) -> str:
         raise LoadError(f"{path}: cannot be read ({error}): fetch the file again") from error
 
 
-class _Environment(ImmutableSandboxedEnvironment):
-    """The sandbox, with a count of steps and a limit on what operators build."""
-
-    intercepted_binops = frozenset({"*", "**", "+", "%"})
-    steps = 0
-
-    def charge(self, steps: int = 1) -> None:
-        """Count `steps`, and end the template when there were too many."""
-        self.steps += steps
-        if self.steps > MAX_STEPS:
-            raise ChatTemplateError(f"the chat template was stopped after {MAX_STEPS:,} steps: does it loop?")
-
-    def bounded_range(self, *bounds: int) -> range:
-        """`range`, which costs as many steps as it has numbers."""
-        numbers = range(*bounds)
-        self.charge(len(numbers))
-        return numbers
-
-    def join(self, *parts: object) -> str:
-        """The operator `~`."""
-        texts = [str(part) for part in parts]
-        _check_size(sum(map(len, texts)))
-        return "".join(texts)
-
-    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        """The operators that can make something large out of something small."""
-        if operator == "*" and not (isinstance(left, int | float) and isinstance(right, int | float)):
-            times, thing = (left, right) if isinstance(left, int) else (right, left)
-            _check_size(times * len(thing))
-        if operator == "**" and not (abs(left) <= 1e6 and abs(right) <= 64):
-            raise ChatTemplateError(f"the chat template computes {left} ** {right}: at most 1,000,000 ** 64 is allowed")
-        if operator == "+" and isinstance(left, str | list) and isinstance(right, str | list):
-            _check_size(len(left) + len(right))
-        if operator == "%" and isinstance(left, str):
-            raise ChatTemplateError("the chat template formats text with %: use the operator ~")
-        return super().call_binop(context, operator, left, right)
-
-
-class _Bounded(NodeTransformer):
-    """Rewrites a parsed template: each round of a loop and call of a macro is charged, `~` is checked.
-
-    The rewritten nodes reach the environment directly, so no variable of the template can shadow them.
-    """
-
-    def visit_For(self, node: nodes.For) -> nodes.Node:
-        return self._charged(node)
-
-    def visit_Macro(self, node: nodes.Macro) -> nodes.Node:
-        return self._charged(node)
-
-    def visit_CallBlock(self, node: nodes.CallBlock) -> nodes.Node:
-        return self._charged(node)
-
-    def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
-        self.generic_visit(node)
-        return _call("join", node.nodes, node.lineno)
-
-    def _charged(self, node: nodes.For | nodes.Macro | nodes.CallBlock) -> nodes.Node:
-        self.generic_visit(node)
-        node.body.insert(0, nodes.ExprStmt(_call("charge", [], node.lineno), lineno=node.lineno))
-        if isinstance(node, nodes.For) and node.test is not None:
-            # A round that the loop's own `if` leaves out never reaches the body.
-            charged = nodes.Not(_call("charge", [], node.lineno), lineno=node.lineno)
-            node.test = nodes.And(charged, node.test, lineno=node.lineno)
-        return node
-
-
-def _call(method: str, arguments: list[nodes.Expr], line: int) -> nodes.Call:
-    """A call of `_Environment.method` in a template's syntax tree."""
-    call = nodes.Call(nodes.EnvironmentAttribute(method), arguments, [], None, None)
-    return call.set_lineno(line)  # type: ignore[return-value]
-
-
 def _check(messages: Sequence[Mapping[str, Any]]) -> None:
     """Raise unless each message has the strings `role` and `content`."""
     if not messages:
@@ -259,18 +173,8 @@ def _check(messages: Sequence[Mapping[str, Any]]) -> None:
                 )
 
 
-def _check_size(characters: int) -> None:
-    if characters > MAX_CHARACTERS:
-        raise ChatTemplateError(f"the chat template was stopped: it builds more than {MAX_CHARACTERS:,} characters")
-
-
 def _raise_exception(message: str) -> None:
     raise ChatTemplateError(f"the chat template refused the messages: {message}")
-
-
-def _to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None) -> str:
-    """JSON without Jinja's HTML escapes: `<` stays `<`, as models saw it in training."""
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent)
 
 
 def _special_ids(tokenizer: Tokenizer) -> Iterable[int]:

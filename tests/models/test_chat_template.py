@@ -1,7 +1,7 @@
 """Chat templates: the text of real models, refusals that say why, and templates that mean harm."""
 
 import json
-import time
+import tracemalloc
 from datetime import datetime
 from pathlib import Path
 
@@ -9,7 +9,7 @@ import pytest
 import smollm2_vocabulary
 
 import minillm
-from minillm.models import chat_template
+from minillm.models import template_sandbox
 from minillm.models.chat_template import ChatTemplate, ChatTemplateError, load_chat_template
 from minillm.models.tokenizer import ByteLevelBPE
 
@@ -129,6 +129,8 @@ def test_a_template_that_fails_says_why(source: str, named: str) -> None:
         "{{ messages.append(1) }}",
         "{{ messages[0].update(role='system') }}",
         "{{ (messages | map(attribute='__class__') | first).mro() }}",
+        "{{ '{0.__class__}'.format(1) }}",
+        "{{ '{0.__class__}'['format'](1) }}",
         "{% include '/etc/passwd' %}",
         "{% import 'os' as os %}",
     ],
@@ -140,9 +142,8 @@ def test_no_template_leaves_the_sandbox(source: str) -> None:
     assert messages == MESSAGES
 
 
-@pytest.mark.parametrize("source", ["{{ raise_exception.__globals__ }}", "{{ '{0.__class__}'.format(1) }}"])
-def test_what_the_sandbox_hides_is_empty(source: str) -> None:
-    assert ChatTemplate(source).render(MESSAGES) == ""
+def test_what_the_sandbox_hides_is_empty() -> None:
+    assert ChatTemplate("{{ raise_exception.__globals__ }}").render(MESSAGES) == ""
 
 
 @pytest.mark.parametrize(
@@ -154,6 +155,20 @@ def test_what_the_sandbox_hides_is_empty(source: str) -> None:
         "{% macro m(n) %}{{ m(n) }}{% endmacro %}{{ m(1) }}",
         "{% macro m(n) %}{% if n %}{{ m(n - 1) }}{{ m(n - 1) }}{% endif %}{% endmacro %}{{ m(60) }}",
         "{% for a in range(1000000000000) %}{% endfor %}",
+    ],
+)
+def test_no_template_runs_without_end(source: str) -> None:
+    template = ChatTemplate(source)
+    with pytest.raises(ChatTemplateError, match=r"stopped|without end"):
+        template.render(MESSAGES)
+
+
+NESTED = "{% set n = namespace(s='x') %}{% for a in range(60) %}{% set n.s = [n.s, n.s] %}{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
         "{{ 'x' * 10000000000 }}",
         "{{ 10000000000 * ['x'] }}",
         "{{ 9 ** 9 ** 9 }}",
@@ -161,16 +176,78 @@ def test_what_the_sandbox_hides_is_empty(source: str) -> None:
         "{% set n = namespace(s='x') %}{% for a in range(60) %}{% set n.s = n.s ~ n.s %}{% endfor %}",
         "{% set n = namespace(s='x') %}{% for a in range(60) %}{% set n.s = n.s + n.s %}{% endfor %}",
         "{% for a in range(2000) %}{{ 'x' * 9000 }}{% endfor %}",
+        "{% set n = namespace(s=(1,)) %}{% for a in range(60) %}{% set n.s = n.s + n.s %}{% endfor %}",
+        "{% set n = namespace(s='x'.encode()) %}{% for a in range(60) %}{% set n.s = n.s + n.s %}{% endfor %}",
+        "{% set n = namespace(s=9) %}{% for a in range(60) %}{% set n.s = n.s * n.s %}{% endfor %}",
+        NESTED + "{{ n.s }}",
+        NESTED + "{{ n.s ~ 1 }}",
+        NESTED + "{{ n.s | upper }}",
+        NESTED + "{{ n.s | tojson }}",
+        "{% set n = namespace(s='x') %}{% for a in range(60) %}{% set n.s = {1: n.s, 2: n.s} %}{% endfor %}{{ n.s }}",
+        NESTED + "{{ n }}",
+        "{{ ('x' * 9000) | replace('x', 'x' * 9000) }}",
+        "{{ ('x' * 9000).replace('x', 'x' * 9000) }}",
+        "{{ ('x' * 9000).replace('', 'x' * 9000) }}",
+        "{{ range(9000) | join('x' * 9000) }}",
+        "{{ ('x' * 9000).join('y' * 9000) }}",
+        "{{ 'x' | indent(10000000000, true) }}",
+        "{{ [[1]] | tojson(indent=100000000) }}",
     ],
 )
-def test_no_template_runs_or_grows_without_end(source: str) -> None:
+def test_no_template_grows_without_end(source: str) -> None:
     template = ChatTemplate(source)
-    began = time.process_time()
-    with pytest.raises(ChatTemplateError, match=r"stopped|without end|allowed|operator"):
+    tracemalloc.start()
+    with pytest.raises(ChatTemplateError, match=r"stopped|allowed|operator"):
         template.render(MESSAGES)
-    assert time.process_time() - began < 10
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2 * template_sandbox.MAX_CHARACTERS * 8  # two texts or lists of the limit
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ 'x'.center(10000000000) }}",
+        "{{ 'x'['ljust'](10000000000) }}",
+        "{{ 'x'.zfill(10000000000) }}",
+        "{{ 'x'.encode().rjust(10000000000) }}",
+        "{{ '\t'.expandtabs(10000000000) }}",
+        "{{ '{:>10000000000}'.format(1) }}",
+        "{{ '{x:>10000000000}'.format_map({'x': 1}) }}",
+        "{{ (9).to_bytes(10000000000, 'big') }}",
+        "{{ 'x' | center(10000000000) }}",
+        "{{ '%10000000000d' | format(1) }}",
+        "{{ [1] | batch(10000000000, 2) }}",
+        "{{ [1] | slice(10000000000) }}",
+        "{{ ['x'] | map('center', 10000000000) | join }}",
+        "{{ 'x' | wordwrap(1, wrapstring='x' * 9000) }}",
+        "{{ lipsum(10000000) }}",
+    ],
+)
+def test_what_pads_or_formats_is_not_there(source: str) -> None:
+    with pytest.raises(ChatTemplateError):
+        ChatTemplate(source).render(MESSAGES)
+
+
+def test_a_template_that_takes_too_long_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = "{% set x = 'x' * 9000000 %}{% for a in range(9999) %}{% if 'y' in x %}{% endif %}{% endfor %}"
+    monkeypatch.setattr(template_sandbox, "MAX_SECONDS", 0.05)
+    with pytest.raises(ChatTemplateError, match=r"after 0\.05 seconds"):
+        ChatTemplate(slow).render(MESSAGES)
+
+
+def test_filters_and_methods_that_templates_use() -> None:
+    source = (
+        "{{ messages | map(attribute='content') | join('|') }};{{ messages | join('+', attribute='role') }};"
+        "{{ ' a ' | trim | upper | replace('A', 'b') }};{{ {'a': [1, 'é']} | tojson }};{{ 'a\nb' | indent(2) }};"
+        "{{ ','.join(['x', 'y']).replace(',', ';').split(';') | length }};{{ messages | length }};"
+        "{{ (messages | selectattr('role', 'equalto', 'user') | list)[0].content }};{{ 3 * 4 + 2 }};{{ [1] + [2] }}"
+    )
+    messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Ho"}]
+    expected = 'Hi|Ho;user+assistant;b;{"a": [1, "é"]};a\n  b;2;2;Hi;14;[1, 2]'
+    assert ChatTemplate(source).render(messages) == expected
 
 
 def test_a_long_conversation_is_within_the_bound() -> None:
-    messages = MESSAGES * (chat_template.MAX_STEPS // 20)
+    messages = MESSAGES * (template_sandbox.MAX_STEPS // 20)
     assert ChatTemplate(CHATML).render(messages).count("Hi") == len(messages)
