@@ -17,13 +17,17 @@ class Capacity:
     weight_bytes: int
     max_model_len: int  # tokens of one sequence, the model's own limit
     vocab_size: int
+    num_host_blocks: int = 0  # KV blocks in host memory, with the ids from num_blocks on
 
 
 class Backend(Protocol):
     """Executes step plans. A backend owns weights and KV memory and knows nothing about requests."""
 
-    def load(self, *, block_size: int, num_blocks: int | None) -> None:
-        """Allocate KV memory; ``None`` picks the number of blocks from the memory at hand."""
+    def load(self, *, block_size: int, num_blocks: int | None, num_host_blocks: int = 0) -> None:
+        """Allocate KV memory; ``None`` picks the number of blocks from the memory at hand.
+
+        Host blocks are only ever copied to and from; their ids follow those of the device.
+        """
 
     def capacity(self) -> Capacity:
         """Sizes after ``load``."""

@@ -57,17 +57,18 @@ class HashModel:
         self._default_blocks = default_blocks
         self._check_reads = check_reads
         self._block_size = 0
-        self._num_blocks = 0
+        self._num_blocks = self._num_host_blocks = 0
         # Prefixes are interned exactly, not by their hash: two slots hold the same node if and only if
         # they were computed from the same tokens.
         self._prefixes = [_Prefix(-1, 0, 0)]
         self._ids: dict[tuple[int, int], int] = {}
         self._slots: list[int | None] = []  # the node whose last token's K/V the slot holds; None is poison
 
-    def load(self, *, block_size: int, num_blocks: int | None) -> None:
+    def load(self, *, block_size: int, num_blocks: int | None, num_host_blocks: int = 0) -> None:
         self._block_size = block_size
         self._num_blocks = self._default_blocks if num_blocks is None else num_blocks
-        self._slots = [None] * (self._num_blocks * block_size)
+        self._num_host_blocks = num_host_blocks
+        self._slots = [None] * ((self._num_blocks + num_host_blocks) * block_size)
 
     def capacity(self) -> Capacity:
         return Capacity(
@@ -77,6 +78,7 @@ class HashModel:
             weight_bytes=self._weight_bytes,
             max_model_len=self._max_model_len,
             vocab_size=self._vocab_size,
+            num_host_blocks=self._num_host_blocks,
         )
 
     def run(self, plan: StepPlan) -> StepResult:

@@ -42,8 +42,9 @@ class NumericBackend(ABC):
         self._max_model_len = model.max_model_len(max_model_len)
         self._poison, self._available_bytes = debug_poison, available_bytes
         self._decoder: Decoder | None = None
-        self._caches: list[tuple[Array, Array]] = []
-        self._block_size = self._num_blocks = 0
+        self._caches: list[tuple[Array, Array]] = []  # keys and values of each layer
+        self._host_caches: list[tuple[Array, Array]] = []
+        self._block_size = self._num_blocks = self._num_host_blocks = 0
         self._frequencies = inverse_frequencies(self.spec.rope, self.spec.head_dim)
 
     @property
@@ -81,6 +82,14 @@ class NumericBackend(ABC):
     def _zeros(self, shape: tuple[int, ...]) -> Array:
         """A layer's keys or values, in pages that cost nothing until they are written where that can be had."""
 
+    @abstractmethod
+    def _host_zeros(self, shape: tuple[int, ...]) -> Array:
+        """The same in host memory, for blocks that are swapped out."""
+
+    @abstractmethod
+    def _beside(self, values: Array, cache: Array) -> Array:
+        """``values`` as an array of this library, where ``cache`` is."""
+
     def _budget_bytes(self, one_sequence_bytes: int) -> int:
         """Memory to spend on K/V, on the host."""
         available = available_host_bytes() if self._available_bytes is None else self._available_bytes
@@ -94,8 +103,8 @@ class NumericBackend(ABC):
     def _num_slots(self) -> int:
         return self._num_blocks * self._block_size
 
-    def load(self, *, block_size: int, num_blocks: int | None) -> None:
-        """Read the weights and allocate ``num_blocks`` blocks, or as many as the memory takes."""
+    def load(self, *, block_size: int, num_blocks: int | None, num_host_blocks: int = 0) -> None:
+        """Read the weights and allocate ``num_blocks`` blocks, or as many as the memory takes, and the host's."""
         if self._decoder is None:
             parameters = build_parameters(self.spec, self.model.weights, self._matrix, self._vector)
             self._decoder = Decoder(self.spec, parameters, self._ops)
@@ -106,10 +115,12 @@ class NumericBackend(ABC):
                 bytes_per_token=self._kv_bytes_per_token,
                 max_model_len=self._max_model_len,
             )
-        self._block_size, self._num_blocks = block_size, num_blocks
+        self._block_size, self._num_blocks, self._num_host_blocks = block_size, num_blocks, num_host_blocks
         # One slot more than the blocks have: padding of gathered keys reads it, nothing writes it.
         shape = (self._num_slots + 1, self.spec.kv_heads, self.spec.head_dim)
         self._caches = [(self._zeros(shape), self._zeros(shape)) for _ in range(self.spec.layers)]
+        shape = (num_host_blocks * block_size, *shape[1:])
+        self._host_caches = [(self._host_zeros(shape), self._host_zeros(shape)) for _ in range(self.spec.layers)]
         if self._poison:
             self.poison_blocks(range(num_blocks))
 
@@ -122,6 +133,7 @@ class NumericBackend(ABC):
             weight_bytes=self.model.weights.parameters * self._itemsize,
             max_model_len=self._max_model_len,
             vocab_size=self.spec.vocab_size,
+            num_host_blocks=self._num_host_blocks,
         )
 
     def run(self, plan: StepPlan) -> StepResult:
@@ -165,12 +177,23 @@ class NumericBackend(ABC):
         return self._decoder.forward(batch, self._caches)
 
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
-        """Copy whole blocks (source, destination); all sources are read before anything is written."""
-        if not pairs:
-            return
-        sources, targets = (self._array(self._slots_of(blocks)) for blocks in zip(*pairs, strict=True))
-        for keys, values in self._caches:
-            keys[targets], values[targets] = keys[sources], values[sources]
+        """Copy whole blocks (source, target), within the device and to and from the host.
+
+        All sources are read before anything is written.
+        """
+        by_way: dict[tuple[bool, bool], list[tuple[int, int]]] = {}  # (from the host, to the host)
+        for source, target in pairs:
+            by_way.setdefault((source >= self._num_blocks, target >= self._num_blocks), []).append((source, target))
+        moves = [
+            (way, self._slots_of([source for source, _ in chosen]), self._slots_of([target for _, target in chosen]))
+            for way, chosen in by_way.items()
+        ]
+        for caches, host_caches in zip(self._caches, self._host_caches, strict=True):
+            for sides in zip(caches, host_caches, strict=True):  # the keys of a layer, then its values
+                read = [sides[way[0]][self._beside(sources, sides[way[0]])] for way, sources, _ in moves]
+                for (way, _, targets), content in zip(moves, read, strict=True):
+                    side = sides[way[1]]
+                    side[self._beside(targets, side)] = self._beside(content, side)
 
     def poison_blocks(self, blocks: Sequence[int]) -> None:
         """Debugging: overwrite freed blocks with NaN."""
@@ -178,11 +201,13 @@ class NumericBackend(ABC):
 
     def close(self) -> None:
         """Drop weights and K/V; ``load`` makes them again."""
-        self._decoder, self._caches = None, []
+        self._decoder, self._caches, self._host_caches = None, [], []
 
     def _slots_of(self, blocks: Sequence[int]) -> NDArray[np.int64]:
-        first = np.asarray(blocks, dtype=np.int64)[:, None] * self._block_size
-        return (first + np.arange(self._block_size)).ravel()
+        """Slots of blocks that are all on the device, or all on the host, in the arrays of their side."""
+        ids = np.asarray(blocks, dtype=np.int64)
+        ids = np.where(ids < self._num_blocks, ids, ids - self._num_blocks)
+        return (ids[:, None] * self._block_size + np.arange(self._block_size)).ravel()
 
     def _poison_slots(self, slots: NDArray[np.int64]) -> None:
         where = self._array(slots)

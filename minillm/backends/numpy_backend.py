@@ -67,3 +67,9 @@ class NumpyBackend(NumericBackend):
 
     def _zeros(self, shape: tuple[int, ...]) -> Array:
         return np.zeros(shape, self._dtype)
+
+    def _host_zeros(self, shape: tuple[int, ...]) -> Array:
+        return self._zeros(shape)
+
+    def _beside(self, values: Array, cache: Array) -> Array:
+        return values

@@ -14,12 +14,12 @@ class Weightless:
 
     def __init__(self, max_model_len: int) -> None:
         self._max_model_len = max_model_len
-        self._block_size = self._num_blocks = 0
+        self._block_size = self._num_blocks = self._num_host_blocks = 0
 
-    def load(self, *, block_size: int, num_blocks: int | None) -> None:
+    def load(self, *, block_size: int, num_blocks: int | None, num_host_blocks: int = 0) -> None:
         if num_blocks is None:
             raise ValueError("num_blocks is None: there is no memory to count, say how many blocks the run has")
-        self._block_size, self._num_blocks = block_size, num_blocks
+        self._block_size, self._num_blocks, self._num_host_blocks = block_size, num_blocks, num_host_blocks
 
     def capacity(self) -> Capacity:
         return Capacity(
@@ -29,6 +29,7 @@ class Weightless:
             weight_bytes=0,
             max_model_len=self._max_model_len,
             vocab_size=1,
+            num_host_blocks=self._num_host_blocks,
         )
 
     def run(self, plan: StepPlan) -> StepResult:
@@ -42,18 +43,25 @@ class Weightless:
 
 
 class SimulatedBackend:
-    """Runs ``inner`` and then moves ``clock`` by ``step_time(plan)`` seconds.
+    """Runs ``inner`` and then moves ``clock`` by ``step_time(plan)`` seconds, or ``copy_time(pairs)``.
 
     With the same clock in the engine, a workload replays deterministically, however long the machine takes.
     """
 
-    def __init__(self, inner: Backend, step_time: Callable[[StepPlan], float], clock: VirtualClock) -> None:
+    def __init__(
+        self,
+        inner: Backend,
+        step_time: Callable[[StepPlan], float],
+        clock: VirtualClock,
+        copy_time: Callable[[Sequence[tuple[int, int]]], float] = lambda pairs: 0.0,
+    ) -> None:
         self._inner = inner
         self._step_time = step_time
+        self._copy_time = copy_time
         self._clock = clock
 
-    def load(self, *, block_size: int, num_blocks: int | None) -> None:
-        self._inner.load(block_size=block_size, num_blocks=num_blocks)
+    def load(self, *, block_size: int, num_blocks: int | None, num_host_blocks: int = 0) -> None:
+        self._inner.load(block_size=block_size, num_blocks=num_blocks, num_host_blocks=num_host_blocks)
 
     def capacity(self) -> Capacity:
         return self._inner.capacity()
@@ -66,6 +74,7 @@ class SimulatedBackend:
 
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
         self._inner.copy_blocks(pairs)
+        self._clock.advance(self._copy_time(pairs))
 
     def close(self) -> None:
         self._inner.close()

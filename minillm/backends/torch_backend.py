@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -80,6 +81,13 @@ class TorchBackend(NumericBackend):
     def _zeros(self, shape: tuple[int, ...]) -> Tensor:
         if self.device.type != "cpu":
             return torch.zeros(shape, dtype=self.dtype, device=self.device)
+        return self._host_zeros(shape)
+
+    def _host_zeros(self, shape: tuple[int, ...]) -> Tensor:
+        if not shape[0]:
+            return torch.zeros(shape, dtype=self.dtype)
+        if self.device.type == "cuda":  # pinned: the device copies from it without a detour
+            return torch.zeros(shape, dtype=self.dtype, pin_memory=True)
         # NumPy's zeros are pages that cost nothing until they are written; torch writes them at once.
         raw = np.zeros((*shape, self.dtype.itemsize), np.uint8)
         return torch.from_numpy(raw).view(self.dtype).squeeze(-1)
@@ -89,6 +97,9 @@ class TorchBackend(NumericBackend):
 
     def _reads(self, reads: Reads) -> Reads:
         return torch_ops.to_device(reads, self.device)
+
+    def _beside(self, values: NDArray[Any] | Tensor, cache: Tensor) -> Tensor:
+        return torch.as_tensor(values).to(cache.device)
 
     def _array(self, values: np.ndarray) -> Tensor:
         # A read-only view of a mapped file is copied: torch has no read-only tensors.

@@ -16,6 +16,7 @@ class EngineConfig:
 
     block_size: int = 16  # tokens in a KV block
     num_blocks: int | None = None  # KV blocks, the null block 0 included; None asks the backend
+    num_host_blocks: int = 0  # blocks in host memory that preempted requests can be swapped to
     max_batch_tokens: int = 2048  # token budget of one step
     max_running_requests: int = 64  # batch size of the static and dynamic policies as well
     max_model_len: int | None = None  # prompt and output of one request; None takes the model's limit
@@ -39,6 +40,7 @@ class EngineConfig:
         _check_int("block_size", self.block_size, 1)
         if self.num_blocks is not None:
             _check_int("num_blocks", self.num_blocks, 2, "block 0 is the null block, so one more is needed")
+        _check_int("num_host_blocks", self.num_host_blocks, 0)
         _check_int("max_batch_tokens", self.max_batch_tokens, 1)
         _check_int("max_running_requests", self.max_running_requests, 1)
         if self.max_model_len is not None:

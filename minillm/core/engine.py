@@ -49,6 +49,8 @@ class KVUsage:
     total_blocks: int
     used_bytes: int
     total_bytes: int
+    used_host_blocks: int = 0  # held by swapped requests
+    total_host_blocks: int = 0
 
 
 class Engine:
@@ -67,7 +69,7 @@ class Engine:
         """Load ``backend`` with the configured blocks. ``hash_function`` is the prefix index's."""
         self.config = config = config if config is not None else EngineConfig()
         self.backend = backend
-        backend.load(block_size=config.block_size, num_blocks=config.num_blocks)
+        backend.load(block_size=config.block_size, num_blocks=config.num_blocks, num_host_blocks=config.num_host_blocks)
         self.capacity = capacity = backend.capacity()
         self.max_model_len = longest_request(config, capacity.max_model_len)
         self.clock = clock
@@ -75,6 +77,7 @@ class Engine:
         self.kv = KVManager(
             capacity.num_blocks,
             config.block_size,
+            num_host_blocks=capacity.num_host_blocks,
             prefix_caching=config.prefix_caching,
             trace=self.trace,
             hash_function=hash_function,
@@ -287,7 +290,16 @@ class Engine:
         block_bytes = self.config.block_size * self.capacity.kv_bytes_per_token
         total = pool.num_blocks - 1
         cached = sum(pool.ref_counts[block] == 0 for block in self.kv.index.blocks())
-        return KVUsage(pool.num_used, cached, total, pool.num_used * block_bytes, total * block_bytes)
+        host = self.kv.host
+        return KVUsage(
+            used_blocks=pool.num_used,
+            cached_blocks=cached,
+            total_blocks=total,
+            used_bytes=pool.num_used * block_bytes,
+            total_bytes=total * block_bytes,
+            used_host_blocks=host.num_blocks - host.num_free,
+            total_host_blocks=host.num_blocks,
+        )
 
     def check(self) -> None:
         """Raise ``EngineError`` or ``PoolError`` unless requests, tables, index and pool agree. Between steps."""
@@ -365,8 +377,13 @@ class Engine:
         return Event(request_id, kind, now_s, text=text, finish_reason=reason, error=error)
 
     def _fail(self, step: Step, error: str) -> None:
-        """The backend raised: the requests of its step end with an error, the others go on."""
+        """The backend raised: the requests of its step end with an error, the others go on.
+
+        So do those that were to be swapped out before it, for their K/V may not have reached the host.
+        """
         now_s = self.clock()
+        for request_id in self.kv.swapped_by(step.copies):
+            self._outbox.append(self._end(self.requests[request_id], "error", now_s, error=error))
         for part in step.scheduled:
             part.request.num_in_flight -= 1
             if not part.request.is_finished:

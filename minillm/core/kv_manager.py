@@ -10,11 +10,13 @@ while others hold it takes a copy first, and the last holder keeps the block its
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from minillm.core.blocks import BlockPool, PoolError
 from minillm.core.prefix import Extras, Hash, Link, PrefixIndex, digest128
 from minillm.core.request import Request
+from minillm.core.swap import Content, HostBlocks
 from minillm.core.trace import Trace
 
 
@@ -22,6 +24,15 @@ from minillm.core.trace import Trace
 class _Table:
     blocks: list[int] = field(default_factory=list)
     chain: Link | None = None  # how far the table's blocks are indexed; None without prefix caching
+
+
+@dataclass(slots=True)
+class _Swapped:
+    """A table whose request was preempted by swapping: its K/V is in these host blocks."""
+
+    hosts: list[int]
+    chain: Link | None
+    num_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,16 +52,19 @@ class KVManager:
         num_blocks: int,
         block_size: int,
         *,
+        num_host_blocks: int = 0,
         prefix_caching: bool = True,
         trace: Trace | None = None,
         hash_function: Hash = digest128,
     ) -> None:
         self.block_size = block_size
         self.pool = BlockPool(num_blocks)
+        self.host = HostBlocks(num_blocks, num_host_blocks)
         self.index = PrefixIndex(self.pool, block_size, hash_function)
         self._prefix_caching = prefix_caching
         self._trace = trace if trace is not None else Trace(enabled=False)
         self._tables: dict[str, _Table] = {}
+        self._swapped: dict[str, _Swapped] = {}
         self._copies: list[tuple[int, int]] = []  # (source, target), in order, not yet taken
 
     def blocks_for(self, num_tokens: int) -> int:
@@ -159,7 +173,7 @@ class KVManager:
         for source, target in self._copies:
             sources[target] = sources.get(source, source)  # the copy of a copy is one of the original
         self._copies.clear()
-        return [(source, target) for target, source in sources.items()]
+        return [(source, target) for target, source in sources.items() if source != target]
 
     def commit(self, request: Request) -> None:
         """Index the blocks that are full of computed tokens and were not before."""
@@ -202,10 +216,77 @@ class KVManager:
         self._drop(request.request_id, table, keep)
 
     def release(self, request: Request) -> None:
-        """Give back the whole table, if the request has one; its indexed blocks stay cached while free."""
+        """Give back all that the request holds, if anything; its indexed blocks stay cached while free."""
         table = self._tables.pop(request.request_id, None)
         if table is not None:
             self._drop(request.request_id, table, 0)
+        swapped = self._swapped.pop(request.request_id, None)
+        if swapped is not None:
+            self.host.release(swapped.hosts)
+            self._trace.emit("host_free", request.request_id, swapped.hosts)
+
+    def is_swapped(self, request: Request) -> bool:
+        """Whether the request's computed tokens are on the host: it comes back by ``swap_in``, not ``admit``."""
+        return request.request_id in self._swapped
+
+    def swap_out(self, request: Request) -> bool:
+        """Move the K/V of the computed tokens to the host and give the table back.
+
+        False, and nothing done, where the host has no room. ``num_computed`` stays as it is. The copies are
+        due before the next step, like all of ``take_copies``.
+        """
+        table = self._tables[request.request_id]
+        epochs = self.pool.epochs
+        contents = [Content(b, epochs[b]) for b in table.blocks[: self.blocks_for(request.num_computed)]]
+        stored = self.host.store(contents, request.num_computed // self.block_size)
+        if stored is None:
+            return False
+        hosts, copies = stored
+        self._copies += copies
+        self._swapped[request.request_id] = _Swapped(hosts, table.chain, request.num_computed)
+        self._trace.emit("swap_out", request.request_id, hosts, len(copies) * self.block_size, request.num_computed)
+        self._drop(request.request_id, self._tables.pop(request.request_id), 0)
+        return True
+
+    def swap_in(self, request: Request) -> bool:
+        """Bring a swapped table back, if the pool has room for all tokens known so far; else False, and nothing done.
+
+        A full block that is still on the device, held or cached, joins the table as it is.
+        """
+        swapped, pool = self._swapped[request.request_id], self.pool
+        stays = [self._still_there(host) for host in swapped.hosts]
+        found = [block for block in stays if block is not None]
+        revived = sum(pool.ref_counts[block] == 0 for block in found)
+        if self.blocks_for(request.num_known) - len(found) > pool.num_free - revived:
+            return False
+        for block in found:  # held before anything is allocated, which could evict it
+            pool.touch(block)
+        fresh = self._allocate(request, len(stays) - len(found))
+        copied = iter(fresh)
+        blocks = [next(copied) if block is None else block for block in stays]
+        num_full = swapped.num_tokens // self.block_size
+        for i, (host, block) in enumerate(zip(swapped.hosts, blocks, strict=True)):
+            if stays[i] is None:
+                self._copies.append((host, block))
+                if i < num_full:
+                    self.host.set_twin(host, Content(block, pool.epochs[block]))
+        del self._swapped[request.request_id]
+        self.host.release(swapped.hosts)
+        self._tables[request.request_id] = _Table(blocks, swapped.chain)
+        self._trace.emit("swap_in", request.request_id, blocks, len(fresh) * self.block_size, swapped.num_tokens)
+        return True
+
+    def _still_there(self, host: int) -> int | None:
+        """The device block with the content of a host block. Free and not cached, it may be overwritten any time."""
+        twin = self.host.twin(host)
+        if twin is None or self.pool.epochs[twin.block] != twin.epoch:
+            return None
+        return twin.block if self.pool.ref_counts[twin.block] or twin.block in self.index else None
+
+    def swapped_by(self, copies: Sequence[tuple[int, int]]) -> list[str]:
+        """Ids of swapped requests that need one of these copies: lost, if the backend could not make it."""
+        targets = {target for _, target in copies}
+        return [request_id for request_id, swapped in self._swapped.items() if targets.intersection(swapped.hosts)]
 
     def _drop(self, request_id: str, table: _Table, keep: int) -> None:
         # The end of the table first: of a cached prefix, the end is evicted before its beginning.
@@ -227,6 +308,9 @@ class KVManager:
                 held[block] += 1
         if held != self.pool.ref_counts:
             raise PoolError(f"blocks are held {held} times by tables, the pool counts {self.pool.ref_counts}")
+        self.host.check([swapped.hosts for swapped in self._swapped.values()])
+        if both := self._tables.keys() & self._swapped.keys():
+            raise PoolError(f"{sorted(both)} have a table on the device and one on the host")
 
 
 def _extras(request: Request) -> Extras:

@@ -14,6 +14,11 @@ Kinds, and what their fields mean:
 - ``index``: these ``blocks`` of it are full and computed: others may hit them now.
 - ``token``: ``token_id`` was appended.
 - ``preempt``: it goes back to the queue; ``computed`` tokens are lost unless they stay cached.
+- ``swap_out``: its ``computed`` tokens are in these host ``blocks`` from now on; its table goes by a ``free``.
+  ``tokens`` slots are copied: less than the blocks have where some of them were on the host already.
+- ``swap_in``: its table is back, in these ``blocks``, and its host blocks are given up. ``computed`` tokens,
+  ``tokens`` slots copied: the other blocks were still there.
+- ``host_free``: it gives up these host ``blocks`` without coming back.
 - ``free``: its table ends without these ``blocks``, last first. A block may still be held by others.
 - ``finish``, ``error``: its end. ``note`` is the reason or the message.
 """
@@ -35,6 +40,9 @@ Kind = Literal[
     "index",
     "token",
     "preempt",
+    "swap_out",
+    "swap_in",
+    "host_free",
     "free",
     "finish",
     "error",
@@ -91,6 +99,7 @@ class Replay:
         self.holders: list[list[str]] = [[] for _ in range(num_blocks)]  # request ids, first holder first
         self.cached = [False] * num_blocks
         self.tables: dict[str, list[int]] = {}
+        self.host_tables: dict[str, list[int]] = {}  # of swapped requests
         self.computed: dict[str, int] = {}  # tokens whose K/V is in the cache, for running requests
         self.known: dict[str, int] = {}  # tokens known, for requests that arrived and did not end
 
@@ -131,6 +140,16 @@ class Replay:
                     if table.pop() != block:
                         raise ValueError(f"step {event.step}: {request_id} frees block {block} out of order")
                     self.holders[block].remove(request_id)
+            case "swap_out":
+                self.host_tables[request_id] = list(event.blocks)
+                self.computed[request_id] = event.computed
+            case "swap_in":
+                del self.host_tables[request_id]
+                self.tables[request_id] = list(event.blocks)
+                for block in event.blocks:
+                    self.holders[block].append(request_id)
+            case "host_free":
+                del self.host_tables[request_id]
             case "schedule":
                 self.computed[request_id] = event.computed + event.tokens
             case "token":

@@ -227,6 +227,22 @@ def test_copied_blocks_serve_another_request(model: LoadedModel, name: str) -> N
 
 
 @BOTH
+def test_blocks_go_to_the_host_and_come_back_elsewhere(model: LoadedModel, name: str) -> None:
+    backend = create_backend(model, name, device="cpu", debug_poison=True)
+    backend.load(block_size=4, num_blocks=12, num_host_blocks=3)
+    assert backend.capacity().num_host_blocks == 3
+    backend.run(plan_of([Chunk(IDS, [1, 2, 3])], 4))
+    before = backend.logits(plan_of([Chunk([*IDS, 1], [1, 2, 3], 11)], 4))
+    backend.copy_blocks([(1, 12), (2, 13), (3, 14)])
+    backend.poison_blocks([1, 2, 3])
+    # To the device, within the host and from the device in one call: every source is read before a write.
+    backend.copy_blocks([(12, 5), (13, 12), (14, 4), (4, 13)])
+    backend.copy_blocks([(12, 6)])
+    after = backend.logits(plan_of([Chunk([*IDS, 1], [5, 6, 4], 11)], 4))
+    np.testing.assert_allclose(after, before, atol=1e-6)
+
+
+@BOTH
 def test_batch_mates_change_nothing(model: LoadedModel, name: str) -> None:
     """Rows of one step, prefill and decode mixed, equal the same rows alone."""
     others = [IDS[::-1], IDS[3:8], [4]]

@@ -94,6 +94,7 @@ def test_output_ends_at_the_models_length() -> None:
     [
         ({"block_size": 0}, ["block_size", "0", "at least 1"]),
         ({"num_blocks": 1}, ["num_blocks", "1", "null block"]),
+        ({"num_host_blocks": -1}, ["num_host_blocks", "-1"]),
         ({"max_batch_tokens": True}, ["max_batch_tokens", "True"]),
         ({"max_running_requests": 0}, ["max_running_requests", "0"]),
         ({"max_model_len": 1}, ["max_model_len", "1", "one output token"]),
@@ -145,13 +146,14 @@ def test_a_workload_replays_on_virtual_time() -> None:
 
 def test_a_simulated_backend_passes_everything_but_time_on() -> None:
     clock, inner = VirtualClock(), HashModel(vocab_size=7)
-    backend = SimulatedBackend(inner, lambda plan: 2.0, clock)
-    backend.load(block_size=2, num_blocks=6)
+    backend = SimulatedBackend(inner, lambda plan: 2.0, clock, copy_time=lambda pairs: 0.5 * len(pairs))
+    backend.load(block_size=2, num_blocks=6, num_host_blocks=3)
     assert backend.capacity() == inner.capacity()
+    assert backend.capacity().num_host_blocks == 3
     inner.run(plan_for([2, 3], [1], [5, 6], start=0))
     backend.copy_blocks([(1, 4)])
     result = backend.run(plan_for([6], [4, 3], [1], start=2))  # reads the copy
-    assert (result.elapsed_s, clock()) == (2.0, 2.0)
+    assert (result.elapsed_s, clock()) == (2.0, 2.5)
     backend.close()
     assert inner._slots == []
 

@@ -2,21 +2,69 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import count
+from typing import Any
+
 import pytest
 from hypothesis import settings
-from kv_machine import ManagerMachine, make_request
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+from kv_callers import Callers, make_request, random_calls
 
 from minillm.core.blocks import PoolError
 from minillm.core.kv_manager import KVManager
 from minillm.core.request import Request
 
+
+class HypothesisDraw:
+    """Choices of hypothesis, which shrinks a failure to the few calls that it takes."""
+
+    def __init__(self, data: st.DataObject) -> None:
+        self._data = data
+
+    def integer(self, low: int, high: int) -> int:
+        return self._data.draw(st.integers(low, high))
+
+    def choice(self, options: Sequence[Any]) -> Any:
+        return self._data.draw(st.sampled_from(options))
+
+    def some(self, options: Sequence[Any], low: int) -> list[Any]:
+        picks = st.lists(st.integers(0, len(options) - 1), min_size=min(low, len(options)), unique=True)
+        return [options[i] for i in self._data.draw(picks)]
+
+
+class ManagerMachine(RuleBasedStateMachine):
+    @initialize(data=st.data())
+    def setup(self, data: st.DataObject) -> None:
+        self.callers = Callers(HypothesisDraw(data))
+
+    @rule(data=st.data())
+    def act(self, data: st.DataObject) -> None:
+        self.callers.act(HypothesisDraw(data))
+
+
 TestManager = ManagerMachine.TestCase
-TestManager.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestManager.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+
+
+def test_the_manager_under_random_callers() -> None:
+    random_calls(range(300))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", range(10))
+def test_the_manager_under_random_callers_for_long(block: int) -> None:
+    random_calls(range(1000 + block * 5000, 1000 + (block + 1) * 5000))
+
+
+def fresh_id(kv: KVManager) -> str:
+    return next(f"q{i}" for i in count() if f"q{i}" not in kv.tables and f"q{i}" not in kv._swapped)
 
 
 def started(kv: KVManager, tokens: list[int]) -> Request:
     """A request with all its tokens computed."""
-    request = make_request(f"q{len(kv.tables)}", tokens)
+    request = make_request(fresh_id(kv), tokens)
     assert kv.admit(request, kv.lookup(request))
     assert kv.reserve(request, len(tokens))
     request.num_computed = len(tokens)
@@ -25,7 +73,7 @@ def started(kv: KVManager, tokens: list[int]) -> Request:
 
 
 def forked(kv: KVManager, parent: Request, token_id: int) -> Request:
-    child = make_request(f"q{len(kv.tables)}", [*parent.token_ids, token_id])
+    child = make_request(fresh_id(kv), [*parent.token_ids, token_id])
     child.num_computed = parent.num_computed
     kv.fork(parent, child)
     return child
@@ -105,3 +153,123 @@ def test_a_fork_that_is_none_is_refused() -> None:
     kv.fork(parent, child)
     with pytest.raises(PoolError, match="the child without a table"):
         kv.fork(parent, child)
+
+
+# --- swapping ---------------------------------------------------------------------------------------------
+
+
+def test_a_swapped_table_comes_back_by_copies_of_what_is_gone() -> None:
+    kv = KVManager(6, 2, num_host_blocks=4)
+    request = started(kv, [1, 2, 3, 4, 5])
+    old = list(kv.table("q0"))
+    assert kv.swap_out(request)
+    assert (kv.pool.num_used, kv.host.num_free, request.num_computed) == (0, 1, 5)
+    assert kv.take_copies() == [(block, 6 + i) for i, block in enumerate(old)]
+    other = started(kv, [9] * 8)  # takes four of the five blocks: the cached ones lose their content but for one
+    kv.release(other)
+    assert kv.swap_in(request)
+    table = kv.table("q0")
+    assert table[0] == old[0]  # still cached, so it joined the table as it was
+    assert kv.take_copies() == [(7, table[1]), (8, table[2])]
+    assert kv.host.num_free == 4
+    kv.check()
+
+
+def test_content_of_several_tables_is_copied_to_the_host_once() -> None:
+    kv = KVManager(20, 2, num_host_blocks=9)
+    parent = started(kv, [1, 2, 3, 4, 5])
+    child = forked(kv, parent, 9)
+    assert kv.swap_out(parent)
+    assert len(kv.take_copies()) == 3
+    assert kv.swap_out(child)
+    assert len(kv.take_copies()) == 1  # the last block still fills up: each table has its own
+    assert kv.host.num_free == 9 - 4
+    kv.release(started(kv, [7] * 38))  # the whole pool: nothing that was cached is left
+    assert kv.swap_in(parent)
+    assert len(kv.take_copies()) == 3
+    assert kv.swap_in(child)
+    assert len(kv.take_copies()) == 1
+    assert kv.table(child.request_id)[:2] == kv.table(parent.request_id)[:2]
+    assert kv.table(child.request_id)[2] != kv.table(parent.request_id)[2]
+    assert kv.host.num_free == 9
+
+
+def test_a_block_that_others_hold_stays_and_is_not_copied_back() -> None:
+    kv = KVManager(9, 2, num_host_blocks=4, prefix_caching=False)
+    parent = started(kv, [1, 2, 3, 4, 5])
+    child = forked(kv, parent, 9)
+    assert kv.swap_out(child)
+    assert kv.swap_in(child)
+    assert kv.table("q1")[:2] == kv.table("q0")[:2]
+    kv.release(parent)
+    assert kv.swap_out(child)
+    kv.take_copies()
+    assert kv.swap_in(child)  # held by nobody and not indexed, a free block may be anyone's
+    assert [target for _, target in kv.take_copies()] == kv.table("q1")
+
+
+def test_without_room_on_either_side_nothing_is_swapped() -> None:
+    kv = KVManager(5, 2, num_host_blocks=2)
+    request = started(kv, [1, 2, 3, 4, 5])
+    assert not kv.swap_out(request)
+    assert (kv.take_copies(), kv.host.num_free, len(kv.table("q0"))) == ([], 2, 3)
+    kv.rewind(request, 5)
+    small = started(kv, [6, 7])
+    assert kv.swap_out(small)
+    small.token_ids += [8, 9]  # two blocks for the known tokens, one is free
+    kv.take_copies()
+    assert not kv.swap_in(small)
+    assert (kv.take_copies(), kv.pool.num_free, kv.host.num_free) == ([], 1, 1)
+    kv.release(request)
+    assert kv.swap_in(small)
+    kv.check()
+
+
+def test_a_swapped_request_that_leaves_gives_its_host_blocks_back() -> None:
+    kv = KVManager(9, 2, num_host_blocks=2)
+    request = started(kv, [1, 2, 3])
+    assert kv.swap_out(request)
+    copies = kv.take_copies()
+    assert kv.swapped_by(copies) == ["q0"]
+    assert kv.swapped_by([(1, 2)]) == []
+    kv.release(request)
+    assert (kv.host.num_free, kv.is_swapped(request), kv.swapped_by(copies)) == (2, False, [])
+    with pytest.raises(PoolError, match="host block 9 is released, but no table holds it"):
+        kv.host.release([9])
+
+
+def test_a_table_swapped_out_and_in_before_the_next_step_is_copied_from_where_it_was() -> None:
+    kv = KVManager(9, 2, num_host_blocks=2, prefix_caching=False)
+    request = started(kv, [1, 2, 3])
+    old = list(kv.table("q0"))
+    assert kv.swap_out(request)
+    assert kv.swap_in(request)
+    assert [(source, target) for source, target in kv.take_copies() if target < 9] == [
+        pair for pair in zip(old, kv.table("q0"), strict=True) if pair[0] != pair[1]
+    ]
+
+
+def test_check_finds_host_blocks_that_disagree() -> None:
+    def swapped() -> KVManager:
+        kv = KVManager(9, 2, num_host_blocks=3)
+        assert kv.swap_out(started(kv, [1, 2, 3]))
+        kv.check()
+        return kv
+
+    kv = swapped()
+    kv.host._ref_counts[2] = 1
+    with pytest.raises(PoolError, match="host blocks are held"):
+        kv.check()
+    kv = swapped()
+    kv.host._free.append(9)
+    with pytest.raises(PoolError, match="free host blocks"):
+        kv.check()
+    kv = swapped()
+    kv.host._host_of.clear()
+    with pytest.raises(PoolError, match="twins"):
+        kv.check()
+    kv = swapped()
+    again = make_request("q0", [1, 2, 3])
+    assert kv.admit(again, kv.lookup(again))
+    with pytest.raises(PoolError, match="on the device and one on the host"):
+        kv.check()

@@ -10,9 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from core_harness import drive, random_case
-from hypothesis import Phase, settings
-from hypothesis.stateful import run_state_machine_as_test
-from kv_machine import ManagerMachine
+from kv_callers import random_calls
 
 from minillm.backends.hash_model import WrongReadError
 from minillm.core.blocks import BlockPool, PoolError
@@ -20,6 +18,7 @@ from minillm.core.engine import EngineError
 from minillm.core.kv_manager import KVManager
 from minillm.core.prefix import PrefixIndex
 from minillm.core.scheduler import Scheduler
+from minillm.core.swap import HostBlocks
 from minillm.core.waiting import WaitingQueue
 
 
@@ -80,6 +79,29 @@ MANAGER_MUTANTS: dict[str, list[Edit]] = {
     "fork shares what is in flight": [
         Edit(KVManager, "fork", "table.blocks[: self.blocks_for(parent.num_computed)]", "list(table.blocks)")
     ],
+    "swapped blocks not copied": [Edit(KVManager, "swap_out", "self._copies += copies", "pass")],
+    "last block not swapped": [
+        Edit(KVManager, "swap_out", "for b in table.blocks[:", "for b in table.blocks[: -1 +")
+    ],
+    "host block shared that still fills up": [
+        Edit(HostBlocks, "store", "if i < num_full:  # a", "if True:  # a"),
+        Edit(HostBlocks, "store", "contents[:num_full]]", "contents]"),
+        Edit(HostBlocks, "store", "known[i] if i < num_full else None", "known[i]"),
+    ],
+    "host room counted twice": [
+        Edit(HostBlocks, "store", "len(contents) - sum(host is not None for host in known) > ", "len(contents) > ")
+    ],
+    "host blocks kept when back": [Edit(KVManager, "swap_in", "self.host.release(swapped.hosts)", "pass")],
+    "host blocks of the dead kept": [Edit(KVManager, "release", "self.host.release(swapped.hosts)", "pass")],
+    "block of a later epoch joins": [
+        Edit(KVManager, "_still_there", "self.pool.epochs[twin.block] != twin.epoch", "False")
+    ],
+    "free block joins uncached": [Edit(KVManager, "_still_there", " if self.pool.ref_counts[twin.block]", " if True")],
+    "joining block not held": [Edit(KVManager, "swap_in", "pool.touch(block)", "pass")],
+    "joining blocks counted as free": [Edit(KVManager, "swap_in", "pool.num_free - revived", "pool.num_free")],
+    "swapped in without room": [Edit(KVManager, "swap_in", "self.blocks_for(request.num_known)", "len(swapped.hosts)")],
+    "twin of a freed host block kept": [Edit(HostBlocks, "release", "self._forget_twin(host)", "pass")],
+    "copy of a copy": [Edit(KVManager, "take_copies", "sources.get(source, source)", "source")],
     "copies taken twice": [Edit(KVManager, "take_copies", "self._copies.clear()", "pass")],
 }  # fmt: skip
 
@@ -111,14 +133,8 @@ def test_the_fuzz_kills(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         fuzz(range(2000))
 
 
-def random_callers(examples: int) -> None:
-    """The manager's state machine, the same runs each time; the first failure is raised as it is."""
-    chosen = settings(max_examples=examples, derandomize=True, phases=[Phase.generate], deadline=None)
-    run_state_machine_as_test(ManagerMachine, settings=chosen)
-
-
 @pytest.mark.parametrize("name", MANAGER_MUTANTS)
 def test_the_random_callers_kill(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     mutate(monkeypatch, MANAGER_MUTANTS[name])
     with pytest.raises((AssertionError, PoolError, WrongReadError, IndexError)):
-        random_callers(500)
+        random_calls(range(2000))

@@ -1,0 +1,276 @@
+"""Random callers of the KV manager, between it and the hash model: every read is right, every need exact.
+
+``Callers`` does one thing after the other to a manager and checks what it did against tables, counts and
+prefixes that the test keeps itself. What it does is drawn from a ``Draw``: hypothesis's, which shrinks, or
+a seeded one, which is fast.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Protocol, TypeVar
+
+from core_harness import GREEDY, six_bits
+
+from minillm.backends.hash_model import HashModel
+from minillm.backends.plans import Chunk, plan_of
+from minillm.core.kv_manager import KVManager
+from minillm.core.prefix import digest128
+from minillm.core.request import Request
+from minillm.core.trace import Replay, Trace
+
+T = TypeVar("T")
+
+
+class Draw(Protocol):
+    """Where choices come from."""
+
+    def integer(self, low: int, high: int) -> int: ...
+
+    def choice(self, options: Sequence[T]) -> T: ...
+
+    def some(self, options: Sequence[T], low: int) -> list[T]:
+        """Some of the options, at least ``low``, each at most once, in any order."""
+
+
+class SeededDraw:
+    """Choices of a random generator."""
+
+    def __init__(self, seed: int) -> None:
+        self._rng = random.Random(seed)
+
+    def integer(self, low: int, high: int) -> int:
+        return self._rng.randint(low, high)
+
+    def choice(self, options: Sequence[T]) -> T:
+        return self._rng.choice(options)
+
+    def some(self, options: Sequence[T], low: int) -> list[T]:
+        return self._rng.sample(options, self._rng.randint(min(low, len(options)), len(options)))
+
+
+def make_request(request_id: str, tokens: list[int], salt: str | None = None) -> Request:
+    return Request(request_id, tokens, GREEDY, arrival_s=0.0, index=0, seed=0, max_total_tokens=99, salt=salt)
+
+
+class Callers:
+    """Requests start, advance several a step, fork, look ahead, are swapped, are given up before a step, and leave."""
+
+    def __init__(self, draw: Draw) -> None:
+        self.size = draw.integer(1, 3)
+        self.num_blocks, num_host_blocks = draw.integer(4, 12), draw.integer(0, 8)
+        self.trace = Trace()
+        self.kv = KVManager(
+            self.num_blocks,
+            self.size,
+            num_host_blocks=num_host_blocks,
+            prefix_caching=draw.choice([True, False]),
+            trace=self.trace,
+            hash_function=draw.choice([digest128, six_bits]),
+        )
+        self.model = HashModel(vocab_size=50)
+        self.model.load(block_size=self.size, num_blocks=self.num_blocks, num_host_blocks=num_host_blocks)
+        self.running: dict[str, Request] = {}
+        self.swapped: dict[str, Request] = {}
+        self.twins: dict[int, tuple[int, int]] = {}  # full host blocks: device block and epoch last known to be equal
+        self.count = 0
+        self.replay, self.seen = Replay(self.num_blocks), 0
+
+    def act(self, draw: Draw) -> None:
+        """One thing that is possible now, and the audit after it."""
+        acts = [self.start]
+        if self.running:
+            acts += [self.step, self.step, self.step, self.fork, self.look_ahead, self.swap_out]
+        if self.swapped:
+            acts += [self.swap_in, self.swap_in]
+        if self.running or self.swapped:
+            acts.append(self.release)
+        draw.choice(acts)(draw)
+        self.audit()
+
+    def start(self, draw: Draw) -> None:
+        tokens = [draw.integer(0, 1) for _ in range(draw.integer(1, 8))]
+        request = make_request(self.new_id(), tokens, draw.choice([None, "a"]))
+        hit = self.kv.lookup(request)
+        revived = sum(self.kv.pool.ref_counts[b] == 0 for b in hit.blocks)
+        fits = -(-len(tokens) // self.size) - len(hit.blocks) <= self.kv.pool.num_free - revived
+        assert self.kv.admit(request, hit) == fits
+        if fits:
+            request.num_computed = hit.num_tokens
+            self.running[request.request_id] = request
+
+    def step(self, draw: Draw) -> None:
+        """Some requests run up to three tokens each; of those that were given blocks, some are given up."""
+        planned: list[tuple[Request, int]] = []
+        for request in draw.some(sorted(self.running.values(), key=lambda r: r.request_id), 1):
+            if request.num_computed == request.num_known:
+                request.token_ids.append(draw.integer(0, 1))
+            end = request.num_computed + draw.integer(1, min(3, request.num_known - request.num_computed))
+            if self.reserve(request, end):
+                planned.append((request, end))
+        if planned and draw.integer(0, 3) == 0:
+            for request, _ in draw.some(planned, 0):
+                if draw.choice([True, False]):
+                    self.swap_out_of(request)
+                else:
+                    self.leave(request)
+        self.run([(r, end) for r, end in planned if r.request_id in self.running])
+
+    def reserve(self, request: Request, num_tokens: int) -> bool:
+        """Checks that the blocks taken are those missing and, where a block is shared, one for its copy."""
+        table, pool = list(self.kv.table(request.request_id)), self.kv.pool
+        partly = request.num_computed % self.size
+        others = [t for r, t in self.kv.tables.items() if r != request.request_id]
+        shared = bool(partly) and any(table[request.num_computed // self.size] in t for t in others)
+        needed = max(0, -(-num_tokens // self.size) - len(table)) + shared
+        free = pool.num_free
+        done = self.kv.reserve(request, num_tokens)
+        assert done == (needed <= free)
+        assert free - pool.num_free == (needed if done else 0)
+        after = self.kv.table(request.request_id)
+        kept = len(table) - shared if done else len(after)
+        assert after[:kept] == table[:kept], "I14: a table changed before the block that is written"
+        return done
+
+    def run(self, planned: list[tuple[Request, int]]) -> None:
+        copies = self.kv.take_copies()
+        assert len({target for _, target in copies}) == len(copies)
+        self.model.copy_blocks(copies)
+        self.poison_what_nobody_may_read()
+        pool, chunks = self.kv.pool, []
+        for request, end in planned:
+            table = self.kv.table(request.request_id)
+            for position in range(request.num_computed, end):
+                assert pool.ref_counts[table[position // self.size]] == 1, "I16: a shared block is written"
+                assert table[position // self.size] not in self.kv.index, "I16: an indexed block is written"
+            chunks.append(Chunk(request.token_ids, table, request.num_computed, end))
+        result = self.model.run(plan_of(chunks, self.size))
+        for (request, end), token_id in zip(planned, result.token_ids, strict=True):
+            assert token_id == self.model.next_id(request.token_ids[:end], GREEDY, 0.0), "a wrong prefix was read"
+            request.num_computed = end
+            self.kv.commit(request)
+
+    def poison_what_nobody_may_read(self) -> None:
+        self.model.poison([0, *(b for b in self.kv.pool.free_list() if b not in self.kv.index)])
+        held = {host for hosts in self.host_tables().values() for host in hosts}
+        all_hosts = range(self.num_blocks, self.num_blocks + self.kv.host.num_blocks)
+        self.model.poison([host for host in all_hosts if host not in held])
+
+    def fork(self, draw: Draw) -> None:
+        self.fork_of(self.pick(draw), draw)
+
+    def fork_of(self, parent: Request, draw: Draw) -> None:
+        if not parent.num_computed:
+            return
+        tokens = [draw.integer(0, 1) for _ in range(draw.integer(1, 2))]
+        child = make_request(self.new_id(), parent.token_ids[: parent.num_computed] + tokens, parent.salt)
+        child.num_computed = parent.num_computed
+        free = self.kv.pool.num_free
+        self.kv.fork(parent, child)
+        assert self.kv.pool.num_free == free, "a fork takes no block"
+        shared = self.kv.table(child.request_id)
+        assert shared == self.kv.table(parent.request_id)[: len(shared)]
+        assert len(shared) == -(-child.num_computed // self.size), "I13: the length of a table"
+        self.running[child.request_id] = child
+
+    def look_ahead(self, draw: Draw) -> None:
+        """Room for drafts, all of which are rejected; a fork meanwhile has none of it."""
+        request = self.pick(draw)
+        if self.reserve(request, request.num_computed + draw.integer(1, 7)):
+            if draw.choice([True, False]):
+                self.fork_of(request, draw)
+            self.kv.rewind(request, request.num_computed)
+
+    def swap_out(self, draw: Draw) -> None:
+        self.swap_out_of(self.pick(draw))
+
+    def swap_out_of(self, request: Request) -> None:
+        """Checks that what is full and on the host already is not stored again."""
+        kv, table, free = self.kv, list(self.kv.table(request.request_id)), self.kv.host.num_free
+        num_full = request.num_computed // self.size
+        contents = [(block, kv.pool.epochs[block]) for block in table[: -(-request.num_computed // self.size)]]
+        held = {host for hosts in self.host_tables().values() for host in hosts}
+        there = {content for host, content in self.twins.items() if host in held}
+        needed = len(contents) - len(there.intersection(contents[:num_full]))
+        done = kv.swap_out(request)
+        assert done == kv.is_swapped(request) == (needed <= free)
+        assert free - kv.host.num_free == (needed if done else 0)
+        if done:
+            hosts = self.host_tables()[request.request_id]
+            self.twins.update(zip(hosts, contents[:num_full], strict=False))
+            for host in hosts[num_full:]:  # a block that still fills up, where a full one may have been before
+                self.twins.pop(host, None)
+            self.swapped[request.request_id] = self.running.pop(request.request_id)
+        else:
+            assert kv.table(request.request_id) == table
+
+    def swap_in(self, draw: Draw) -> None:
+        """Checks that what is full and on the device still joins the table, and nothing else does."""
+        request = self.swapped[draw.choice(sorted(self.swapped))]
+        kv, pool, free = self.kv, self.kv.pool, self.kv.pool.num_free
+        hosts, num_full = self.host_tables()[request.request_id], request.num_computed // self.size
+        stay = [
+            block
+            for block, epoch in (self.twins[host] for host in hosts[:num_full])
+            if pool.epochs[block] == epoch and (pool.ref_counts[block] or block in kv.index)
+        ]
+        needed = -(-request.num_known // self.size) - sum(pool.ref_counts[block] > 0 for block in stay)
+        done = kv.swap_in(request)
+        assert done == (not kv.is_swapped(request)) == (needed <= free)
+        if not done:
+            assert free == pool.num_free
+            return
+        table = kv.table(request.request_id)
+        assert len(table) == -(-request.num_computed // self.size), "I13: the length of a table"
+        assert [block for block in table if block in stay] == stay
+        self.twins.update((h, (b, pool.epochs[b])) for h, b in zip(hosts[:num_full], table, strict=False))
+        self.running[request.request_id] = self.swapped.pop(request.request_id)
+
+    def release(self, draw: Draw) -> None:
+        requests = self.running | self.swapped
+        self.leave(requests[draw.choice(sorted(requests))])
+
+    def leave(self, request: Request) -> None:
+        self.kv.release(request)
+        self.running.pop(request.request_id, None)
+        self.swapped.pop(request.request_id, None)
+        assert request.request_id not in self.kv.tables
+        assert not self.kv.is_swapped(request)
+
+    def pick(self, draw: Draw) -> Request:
+        return self.running[draw.choice(sorted(self.running))]
+
+    def new_id(self) -> str:
+        self.count += 1
+        return f"q{self.count}"
+
+    def host_tables(self) -> dict[str, list[int]]:
+        self.catch_up()
+        return self.replay.host_tables
+
+    def catch_up(self) -> None:
+        self.replay.apply(self.trace.events[self.seen :])
+        self.seen = len(self.trace.events)
+
+    def audit(self) -> None:
+        self.kv.check()
+        self.catch_up()
+        tables = self.kv.tables
+        assert tables.keys() == self.running.keys()
+        assert self.kv.pool.num_used == len({b for table in tables.values() for b in table})
+        assert {r: t for r, t in self.replay.tables.items() if t} == {r: t for r, t in tables.items() if t}
+        assert [len(h) for h in self.replay.holders] == self.kv.pool.ref_counts
+        assert self.replay.host_tables.keys() == self.swapped.keys()
+        held = {host for hosts in self.replay.host_tables.values() for host in hosts}
+        assert self.kv.host.num_blocks - self.kv.host.num_free == len(held)
+        assert {b for b, cached in enumerate(self.replay.cached) if cached} == set(self.kv.index.blocks())
+
+
+def random_calls(seeds: range, acts: int = 60) -> None:
+    """The manager under random callers, fast and the same each time."""
+    for seed in seeds:
+        draw = SeededDraw(seed)
+        callers = Callers(draw)
+        for _ in range(acts):
+            callers.act(draw)
