@@ -12,7 +12,7 @@ import altair as alt
 from minillm.costs.batching import padding_waste
 from visualizers import batching_run
 from visualizers.batching_run import NUM_REQUESTS, POLICIES, Served
-from visualizers.charts import colour_scale, rows
+from visualizers.charts import Spec, colour_scale, constant, rows, spec
 from visualizers.contract import Choice, Column, Data, Number, Table, Visualizer
 from visualizers.palette import colour
 
@@ -90,17 +90,17 @@ def _request(number: int, served: Mapping[str, Sequence[Served]]) -> dict[str, A
     return found
 
 
-def figure(data: Data) -> Any:
+def figure(data: Data) -> Spec:
     """A Gantt chart for each policy, on one axis of time."""
     return _chart()
 
 
 @cache
-def _chart() -> Any:
+def _chart() -> Spec:
     """The chart is the same in every state: it is built once."""
     last = POLICIES[-1]
     charts = [_gantt(policy, legend=policy == POLICIES[0], axis=policy == last) for policy in POLICIES]
-    return alt.vconcat(*charts, spacing=10).resolve_scale(x="shared", color="shared").to_dict()
+    return spec(alt.vconcat(*charts, spacing=10).resolve_scale(x="shared", color="shared"))
 
 
 def _gantt(policy: str, *, legend: bool, axis: bool) -> Any:
@@ -125,10 +125,12 @@ def _gantt(policy: str, *, legend: bool, axis: bool) -> Any:
         of_policy = alt.Chart(rows("notes")).transform_filter(f"datum.policy == '{policy}'")
         return of_policy.mark_text(baseline="bottom", **look)
 
-    above = alt.value(-6)
-    name = heading(align="left", fontSize=13, fontWeight="bold").encode(x=alt.value(0), y=above, text="title:N")
+    above = constant(alt.YValue, -6)
+    name = heading(align="left", fontSize=13, fontWeight="bold").encode(
+        x=constant(alt.XValue, 0), y=above, text="title:N"
+    )
     note = heading(align="right", fontSize=11, color=colour("muted")).encode(
-        x=alt.value("width"), y=above, text="note:N"
+        x=constant(alt.XValue, "width"), y=above, text="note:N"
     )
     # A thin line waits, a full bar runs, a half one is held for nothing: the heights say it without colour.
     return alt.layer(

@@ -12,7 +12,7 @@ import altair as alt
 
 from visualizers import block_moments
 from visualizers.block_moments import JOBS, NAMES, POOL_SLOTS, Block, Moment
-from visualizers.charts import colour_scale, rows
+from visualizers.charts import Spec, colour_scale, constant, either, rows, spec
 from visualizers.contract import Choice, Column, Data, Number, Table, Visualizer
 from visualizers.palette import colour
 
@@ -107,15 +107,15 @@ def _table_rows(moment: Moment, size: int) -> list[dict[str, Any]]:
     ]
 
 
-def figure(data: Data) -> Any:
+def figure(data: Data) -> Spec:
     """The pool as a grid of blocks, and under it the block tables along the sequences."""
     return _chart(data.values["block_size"])
 
 
 @cache
-def _chart(size: int) -> Any:
+def _chart(size: int) -> Spec:
     """The chart depends on the block size alone, and hundreds of states share it: it is built once."""
-    return alt.vconcat(_pool_chart(size), _tables_chart(), spacing=14).to_dict()
+    return spec(alt.vconcat(_pool_chart(size), _tables_chart(), spacing=14))
 
 
 def _pool_chart(size: int) -> Any:
@@ -155,7 +155,7 @@ def _owner_colour() -> Any:
 
 def _ink() -> Any:
     """The colour of a label: of the page on a filled bar, of text beside it."""
-    return alt.condition("datum.inside", alt.value(colour("page")), alt.value(colour("text")))
+    return either(alt.ColorValue, "datum.inside", colour("page"), colour("text"))
 
 
 def _tables_chart() -> Any:
@@ -171,7 +171,7 @@ def _tables_chart() -> Any:
         .mark_tick(color=colour("text"), thickness=2, orient="vertical")
         .encode(x="known:Q", y=y),
         requests.mark_text(align="left", color=colour("muted"), fontSize=11, dx=4).encode(
-            x=alt.datum(0), y=y, text="note:N"
+            x=constant(alt.XDatum, 0), y=y, text="note:N"
         ),
         height=len(JOBS) * 30,
         title="Block tables (line: tokens known)",

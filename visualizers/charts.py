@@ -8,7 +8,7 @@ from 300 pixels up; a chart that must be wider gives a width and scrolls inside 
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import altair as alt
@@ -104,9 +104,24 @@ def colour_scale(names: Mapping[str, str]) -> alt.Scale:
     return alt.Scale(domain=list(names), range=[colour(name) for name in names.values()])
 
 
+def constant(channel: Callable[..., Any], value: Any) -> Any:
+    """A channel that is the same for all rows: ``x=constant(alt.XValue, 0)``.
+
+    What ``alt.value`` says too; but that is a dictionary, whose class Altair finds by hashing its whole schema,
+    each time, which a notebook in a browser spends seconds on.
+    """
+    return channel(value)
+
+
+def either(channel: Callable[..., Any], test: str, yes: Any, no: Any) -> Any:
+    """One constant where the Vega expression ``test`` holds, else another; ``alt.condition`` is as slow as above."""
+    return channel(no, condition={"test": test, "value": yes})
+
+
 def spec(chart: Any) -> Spec:
     """The chart as Vega-Lite with the shared look, without data and without a width in pixels.
 
+    A specification stays what it is, so a figure whose chart is the same in every state keeps that.
     Not held against Vega-Lite's schema, which takes longer than all the rest: the tests do that.
     """
     found: Spec = copy.deepcopy(chart) if isinstance(chart, dict) else chart.to_dict(validate=False)

@@ -185,7 +185,7 @@ class Visualizer:
     inputs: tuple[Input, ...]
     units: Mapping[str, str]  # unit of each of Data.values, "" for none
     compute: Callable[[Mapping[str, Any]], Data]
-    figure: Callable[[Data], Any]  # -> altair chart whose data are named as in Data.rows
+    figure: Callable[[Data], Any]  # -> Altair chart whose data are named as in Data.rows, or its charts.spec
     table: Callable[[Data], Table]
     sentence: Callable[[Data], str]
     provenance: Callable[[], str] | None = None  # for a run: model, machine, date; for a simulation: what is modelled

@@ -18,7 +18,7 @@ from minillm import catalog
 from minillm.catalog import Accelerator, Model
 from minillm.costs import step_time_s
 from visualizers.arithmetic import maximum, where
-from visualizers.charts import colour_scale, rows
+from visualizers.charts import Spec, colour_scale, either, rows, spec
 from visualizers.contract import Choice, Column, Data, Number, Table, Visualizer
 from visualizers.formats import format_value
 from visualizers.palette import colour
@@ -130,16 +130,15 @@ def _row(accelerator: Accelerator, dtype: str, batch: Any, read: Any, flops: Any
     }
 
 
-def figure(data: Data) -> dict[str, Any]:
+def figure(data: Data) -> Spec:
     """Above: tokens/s against bytes a step, a line an accelerator. Below: tokens/s against the batch."""
     return _chart()
 
 
 @cache
-def _chart() -> dict[str, Any]:
+def _chart() -> Spec:
     """The chart, which is the same in every state: built once, since Altair is slow to check it."""
-    found: dict[str, Any] = alt.vconcat(_plane(), _batches(), spacing=34).to_dict()
-    return found
+    return spec(alt.vconcat(_plane(), _batches(), spacing=34))
 
 
 _BYTES_LABEL = "replace(replace(replace(format(datum.value, '.0~s'), 'M', ' M'), 'G', ' G'), 'T', ' T') + 'B'"
@@ -202,8 +201,8 @@ def _batches() -> Any:
                 scale=colour_scale(kinds),
                 legend=alt.Legend(orient="bottom", symbolType="stroke", symbolStrokeWidth=3),
             ),
-            strokeWidth=alt.condition(f"datum.kind === '{BOUND}'", alt.value(3.5), alt.value(1.5)),
-            strokeDash=alt.condition(f"datum.kind === '{BOUND}'", alt.value([1, 0]), alt.value([5, 4])),
+            strokeWidth=either(alt.StrokeWidthValue, f"datum.kind === '{BOUND}'", 3.5, 1.5),
+            strokeDash=either(alt.StrokeDashValue, f"datum.kind === '{BOUND}'", [1, 0], [5, 4]),
         )
     )
     point = alt.Chart(rows("point")).mark_point(size=140, color=colour("decode"), opacity=1)

@@ -12,7 +12,7 @@ import altair as alt
 import numpy as np
 
 from visualizers.cache_race import LONGEST, MODEL, PROMPT, REPEATS, race, step_flops, totals
-from visualizers.charts import colour_scale, rows
+from visualizers.charts import Spec, colour_scale, either, rows, spec
 from visualizers.contract import Choice, Column, Data, Number, Table, Visualizer
 from visualizers.palette import colour
 
@@ -76,13 +76,13 @@ def compute(inputs: Mapping[str, Any]) -> Data:
     )
 
 
-def figure(data: Data) -> dict[str, Any]:
+def figure(data: Data) -> Spec:
     """Two measured lines, and for single tokens what the arithmetic alone would take."""
     return _chart(data.values["show"] == "sum")
 
 
 @cache
-def _chart(by_sum: bool) -> dict[str, Any]:
+def _chart(by_sum: bool) -> Spec:
     names = {WITHOUT: "compute", WITH: "kv"} | ({} if by_sum else {ARITHMETIC: "compute"})
     title = "milliseconds for all tokens so far" if by_sum else "milliseconds for the next token"
     base = alt.Chart(rows("points")).encode(
@@ -102,12 +102,9 @@ def _chart(by_sum: bool) -> dict[str, Any]:
     # The legend has the lines; the points show where was measured, and hide behind them.
     measured = base.transform_filter(f"datum.series !== '{ARITHMETIC}'").mark_point(size=24, opacity=1)
     points = measured.encode(
-        color=alt.condition(
-            f"datum.series === '{WITH}'", alt.value(colour("kv")), alt.value(colour("compute")), legend=None
-        )
+        color=either(alt.ColorValue, f"datum.series === '{WITH}'", colour("kv"), colour("compute"))
     )
-    found: dict[str, Any] = alt.layer(lines, points).to_dict()
-    return found
+    return spec(alt.layer(lines, points))
 
 
 def table(data: Data) -> Table:

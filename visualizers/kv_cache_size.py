@@ -25,7 +25,7 @@ from minillm.costs import (
     latent_values_per_token,
 )
 from visualizers.arithmetic import floor, maximum
-from visualizers.charts import colour_scale, rows
+from visualizers.charts import Spec, colour_scale, constant, either, rows, spec
 from visualizers.contract import Choice, Column, Data, Number, Table, Visualizer
 from visualizers.palette import colour
 
@@ -165,13 +165,13 @@ def _in_units(field: str, style: str) -> str:
     return text
 
 
-def figure(data: Data) -> dict[str, Any]:
+def figure(data: Data) -> Spec:
     """A point for each variant on a logarithmic axis, and the memories of accelerators as lines across."""
     return _chart()
 
 
 @cache
-def _chart() -> dict[str, Any]:
+def _chart() -> Spec:
     """The chart, which is the same in every state: built once, since Altair takes half a second for it."""
     scale = alt.Scale(type="log", base=2, domain=[_LOW, _HIGH], clamp=True, nice=False)
     axis = alt.Axis(values=[2**n for n in (25, 30, 35, 40)], labelExpr=_in_units("datum.value", ".0f"), title=None)
@@ -183,10 +183,12 @@ def _chart() -> dict[str, Any]:
     memories = alt.Chart(rows("memories"))
     lines = memories.mark_rule(strokeDash=[3, 3], color=colour("axis")).encode(x=x("bytes"))
     names = memories.mark_text(dx=3, dy=-4, align="left", baseline="bottom", fontSize=11, color=colour("muted")).encode(
-        x=x("bytes"), y=alt.value(0), text="name:N"
+        x=x("bytes"), y=constant(alt.YValue, 0), text="name:N"
     )
     by_variant = alt.Chart(rows("variants"))
-    stems = by_variant.mark_rule(color=colour("kv"), strokeWidth=2).encode(x=x("total_bytes"), x2=alt.value(0), y=y)
+    stems = by_variant.mark_rule(color=colour("kv"), strokeWidth=2).encode(
+        x=x("total_bytes"), x2=constant(alt.X2Value, 0), y=y
+    )
     unread = by_variant.mark_rule(color=colour("free"), strokeWidth=2).encode(
         x=x("total_bytes"), x2="allocated_bytes:Q", y=y
     )
@@ -201,20 +203,19 @@ def _chart() -> dict[str, Any]:
                 scale=colour_scale({READ: "kv", RESERVED: "free"}),
                 legend=alt.Legend(orient="bottom"),
             ),
-            size=alt.condition(f"datum.kind === '{READ}'", alt.value(90), alt.value(230)),
+            size=either(alt.SizeValue, f"datum.kind === '{READ}'", 90, 230),
         )
     )
     labels = by_variant.mark_text(align="left", dy=-13).encode(
-        x=alt.value(0), y=y, text="label:N", opacity=alt.condition("datum.own", alt.value(1), alt.value(0.8))
+        x=constant(alt.XValue, 0), y=y, text="label:N", opacity=either(alt.OpacityValue, "datum.own", 1, 0.8)
     )
     amounts = (
         by_variant.transform_calculate(amount=_in_units("datum.total_bytes", ".3~r"))
         .mark_text(align="right", dy=-13)
-        .encode(x=alt.value("width"), y=y, text="amount:N")
+        .encode(x=constant(alt.XValue, "width"), y=y, text="amount:N")
     )
     chart = alt.layer(lines, names, stems, unread, points, labels, amounts, height=alt.Step(46))
-    found: dict[str, Any] = chart.to_dict()
-    return found
+    return spec(chart)
 
 
 def table(data: Data) -> Table:

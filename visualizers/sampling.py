@@ -11,7 +11,7 @@ from typing import Any
 import altair as alt
 import numpy as np
 
-from visualizers.charts import colour_scale, rows
+from visualizers.charts import Spec, colour_scale, either, rows, spec
 from visualizers.contract import Column, Data, Number, Table, Text, Visualizer
 from visualizers.next_token import MAX_CHARACTERS, MODEL, SHOWN, cut, entropy_bits, logits_after
 from visualizers.palette import colour
@@ -77,13 +77,13 @@ def _rounded(x: float) -> float:
     return float(f"{x:.6g}")
 
 
-def figure(data: Data) -> dict[str, Any]:
+def figure(data: Data) -> Spec:
     """Where the probability goes, and each token's share before and after."""
     return _chart()
 
 
 @cache
-def _chart() -> dict[str, Any]:
+def _chart() -> Spec:
     """The chart, which is the same in every state: built once."""
     names = {KEPT: "decode", CUTS[2]: "series-4", CUTS[1]: "series-2", CUTS[0]: "series-7"}
     share = alt.Scale(domain=[0, 1], nice=False)
@@ -114,12 +114,11 @@ def _chart() -> dict[str, Any]:
             x=x("edge"),
             y=order,
             text="share:N",
-            color=alt.condition("datum.after > 0", alt.value(colour("text")), alt.value(colour("muted"))),
+            color=either(alt.ColorValue, "datum.after > 0", colour("text"), colour("muted")),
         )
     )
     bars = alt.layer(before, after, labels, title="Next token: pale before, strong after (· is a space)")
-    found: dict[str, Any] = alt.vconcat(mass, bars, spacing=18).to_dict()
-    return found
+    return spec(alt.vconcat(mass, bars, spacing=18))
 
 
 def table(data: Data) -> Table:

@@ -9,7 +9,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import altair as alt
 import pytest
+from jsonschema import ValidationError
 
 from visualizers import charts, describe, printed, registry
 from visualizers.cache import DataCache, default_folder
@@ -60,9 +62,10 @@ def test_each_state_computes_draws_lists_and_says(name, inputs):
 @pytest.mark.parametrize("name", NAMES)
 def test_the_chart_is_valid_vega_lite(name):
     figure = snapshot(name)
-    chart = figure.visualizer.figure(figure.default.data)
-    if not isinstance(chart, dict):
-        chart.to_dict(validate=True)
+    spec = figure.spec(figure.default)
+    alt.Chart.from_dict(spec)
+    with pytest.raises(ValidationError):  # which looks at all of it
+        alt.Chart.from_dict({**spec, "config": {**spec["config"], "axisX": {"grid": "of iron"}}})
 
 
 @pytest.mark.parametrize("name", NAMES)
