@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gzip
 import json
 import signal
@@ -17,11 +18,14 @@ import brotli
 import pytest
 from live_site import ROOT, wait_for
 from small_book import write_book
+from starlette.applications import Starlette
+from starlette.routing import Mount
 
 from visualizers.site.errors import SiteError
 from visualizers.site.events import Events
 from visualizers.site.guard import Guard, is_loopback
-from visualizers.site.serve import AddressError, bind, normal_root_path, run
+from visualizers.site.live import Live
+from visualizers.site.serve import AddressError, _serve, bind, normal_root_path, run
 from visualizers.site.static import Site, wants_markdown
 from visualizers.site.watch import Watcher
 
@@ -143,6 +147,9 @@ def test_an_unchanged_page_is_not_sent_again(folder: Path) -> None:
         "/\0",
         "//etc/passwd",
         "/missing/",
+        "/" + "a" * 5000,
+        "/" + "a/" * 5000,
+        "/a\udcff/",
     ],
 )
 def test_nothing_outside_the_site_is_served(folder: Path, path: str) -> None:
@@ -155,6 +162,12 @@ def test_a_folder_without_its_slash_redirects(folder: Path) -> None:
     answer = ask(Site(folder), "/kv/cache")
     assert (answer.status, answer.headers["location"]) == (301, "/kv/cache/")
     assert ask(Site(folder), "/", method="POST").status == 405
+
+
+def test_a_notebook_without_its_slash_redirects() -> None:
+    live = Live(ROOT, "/x/live/")
+    answer = ask(live, "/x/live/block_manager")
+    assert (answer.status, answer.headers["location"]) == (301, "/x/live/block_manager/")
 
 
 async def _yes(scope: Any, receive: Any, send: Any) -> None:
@@ -171,6 +184,15 @@ async def _yes(scope: Any, receive: Any, send: Any) -> None:
         ({"host": "evil.example"}, False),  # a name that was pointed at 127.0.0.1
         ({"host": "127.0.0.1.evil.example:8000"}, False),
         ({"host": ""}, False),
+        ({"host": "["}, False),
+        ({"host": "[::1"}, False),
+        ({"origin": "http://["}, False),
+        ({"origin": ""}, False),
+        ({"origin": "http://user@127.0.0.1:8000"}, False),
+        ({"origin": "ftp://127.0.0.1:8000"}, False),
+        ({"sec_fetch_site": "same-site", "sec_fetch_dest": "iframe"}, False),  # another port of this machine
+        ({"sec_fetch_site": "same-site", "sec_fetch_dest": "document"}, True),
+        ({"sec_fetch_site": "none", "sec_fetch_dest": "image"}, True),
         ({"origin": "http://127.0.0.1:8000"}, True),
         ({"origin": "http://127.0.0.1:9000"}, False),
         ({"origin": "https://evil.example"}, False),
@@ -222,9 +244,21 @@ def test_a_port_in_use_says_the_way_out(capsys: pytest.CaptureFixture[str]) -> N
     assert "in use" in capsys.readouterr().err
 
 
-def test_a_host_that_is_not_ours_says_the_way_out() -> None:
-    with pytest.raises(AddressError, match="give another --host or --port"):
-        bind("192.0.2.1", 0)
+@pytest.mark.parametrize(
+    ("host", "port", "message"),
+    [
+        ("192.0.2.1", 0, "give another --host or --port"),
+        ("no-such-host.invalid", 0, "give another --host or --port"),
+        ("é..b", 0, "'é..b' is no host"),
+        ("", 0, "127.0.0.1 for this machine alone"),  # to the operating system, all addresses
+        ("127.0.0.1", 65536, "there is no port 65536"),
+        ("127.0.0.1", -1, "there is no port -1"),
+        ("127.0.0.1", 10**30, "there is no port"),
+    ],
+)
+def test_an_address_that_cannot_be_had_says_the_way_out(host: str, port: int, message: str) -> None:
+    with pytest.raises(AddressError, match=message):
+        bind(host, port)
 
 
 @pytest.mark.parametrize(("given", "normal"), [("/", "/"), ("", "/"), ("x", "/x/"), ("/x", "/x/"), ("/x/y/", "/x/y/")])
@@ -232,16 +266,24 @@ def test_root_path(given: str, normal: str) -> None:
     assert normal_root_path(given) == normal
 
 
+@pytest.mark.parametrize("given", ["..", "/a/../b", "a b", "a?b", "a#b", "a//b", "a%20b", "é", "."])
+def test_what_is_no_root_path_says_the_way_out(given: str) -> None:
+    with pytest.raises(AddressError, match="give letters, digits and dashes"):
+        normal_root_path(given)
+    assert run(ROOT, Namespace(host="127.0.0.1", port=0, root_path=given, out=None)) == 2
+
+
 class Rebuilds:
     """A builder that notes its calls and fails when told to."""
 
     def __init__(self) -> None:
         self.calls, self.problem = 0, ""
+        self.error: type[Exception] = SiteError
 
     def update(self, out: Path) -> tuple[str, ...]:
         self.calls += 1
         if self.problem:
-            raise SiteError(self.problem)
+            raise self.error(self.problem)
         return ("kv/cache/",)
 
 
@@ -284,6 +326,42 @@ def test_a_page_that_is_wrong_is_said_and_the_server_goes_on(tmp_path: Path) -> 
     builder.problem = "handbook/page.md:3: no such figure"
     _, problem = _heard_after(tmp_path, builder, ("handbook/page.md", "broken"))
     assert problem == {"problem": "handbook/page.md:3: no such figure"}
+
+
+@pytest.mark.parametrize("error", [OSError, ValueError, KeyError, RecursionError])
+def test_no_edit_ends_the_server(tmp_path: Path, error: type[Exception]) -> None:
+    (tmp_path / "handbook").mkdir()
+    builder = Rebuilds()
+    builder.problem, builder.error = "gone", error
+    heard = _heard_after(tmp_path, builder, ("handbook/page.md", "one"), ("handbook/page.md", "two"))
+    assert [error.__name__ in entry["problem"] for entry in heard[1:]] == [True, True]
+    assert builder.calls == 2
+
+
+def test_where_edits_cannot_be_watched_the_site_is_served_all_the_same(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Blind:
+        async def run(self) -> None:
+            raise OSError("OS file watch limit reached")
+
+    async def scenario() -> bool:
+        with bind("127.0.0.1", 0) as listener:
+            app = Starlette(routes=[Mount("/", app=Site(folder))])
+            serving = asyncio.create_task(_serve(app, listener, Blind(), "http://x/"))  # type: ignore[arg-type]
+            await asyncio.sleep(1)
+            reader, writer = await asyncio.open_connection(*listener.getsockname())
+            writer.write(b"GET / HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n")
+            answer = await reader.read()
+            assert b"<p>home" in answer
+            signal.raise_signal(signal.SIGINT)  # as uvicorn is told to end
+            with contextlib.suppress(KeyboardInterrupt):
+                return await serving
+            return False
+
+    with contextlib.suppress(KeyboardInterrupt):
+        assert not asyncio.run(scenario())
+    assert "Edits are no longer seen (OS file watch limit reached)" in capsys.readouterr().out
 
 
 def test_new_code_ends_the_watch_and_broken_code_does_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

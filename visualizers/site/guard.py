@@ -39,17 +39,27 @@ class Guard:
 
     def _refused(self, headers: Headers) -> str:
         host = headers.get("host", "")
-        name = (urlsplit(f"//{host}").hostname or "").lower()
+        name = _host_name(f"//{host}")
         if name not in self._names and not _is_address(name):
             return (
                 f"this server does not answer to the host name {name!r}: open it by its address, or give --host {name}"
             )
         origin = headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
+        if origin is not None and origin.lower() not in (f"http://{host}".lower(), f"https://{host}".lower()):
             return f"a page of {origin} may not use this server"
         # A link from elsewhere may open a page; nothing else of another site may load, post to or frame one.
-        if headers.get("sec-fetch-site") == "cross-site" and headers.get("sec-fetch-dest") != "document":
+        # Other ports of this machine are the same site to a browser, and others' pages to us.
+        site = headers.get("sec-fetch-site", "none")
+        if site not in ("same-origin", "none") and headers.get("sec-fetch-dest") != "document":
             return "a page of another site may not use this server"
+        return ""
+
+
+def _host_name(address: str) -> str:
+    """The name in an address, in small letters; empty where it is none that can be read."""
+    try:
+        return (urlsplit(address).hostname or "").lower()
+    except ValueError:
         return ""
 
 

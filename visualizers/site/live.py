@@ -8,6 +8,7 @@ from typing import Any
 
 import marimo
 from marimo._server.utils import initialize_asyncio
+from starlette.responses import RedirectResponse
 from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
 from starlette.types import Receive, Scope, Send
@@ -24,6 +25,7 @@ class Live:
     def __init__(self, root: Path, prefix: str) -> None:
         initialize_asyncio()
         self.stems = tuple(path.stem for path in notebooks(root))
+        self._without_slash = frozenset(f"{prefix}{stem}" for stem in self.stems)
         self._static_prefix = f"{prefix}_static"
         self._static = StaticFiles(directory=Path(marimo.__file__).parent / "_static")
         builder = marimo.create_asgi_app(
@@ -43,6 +45,9 @@ class Live:
         if path.startswith(f"{self._static_prefix}/"):
             below = {**scope, "path": path.removeprefix(self._static_prefix), "root_path": ""}
             await self._static(below, receive, send)
+        elif scope["type"] == "http" and path in self._without_slash:
+            # marimo's own redirect forgets that it stands below a path.
+            await RedirectResponse(f"{path}/", 301)(scope, receive, send)
         else:
             await self._app(scope, receive, send)
 

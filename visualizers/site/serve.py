@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import re
 import socket
 import sys
 from argparse import Namespace
@@ -83,13 +84,23 @@ class _Below:
 
 
 def normal_root_path(root_path: str) -> str:
-    """``/x/`` for ``x``, ``/x`` and ``/x/``; ``/`` for the root."""
+    """``/x/`` for ``x``, ``/x`` and ``/x/``; ``/`` for the root. Raises :class:`AddressError` for what is no path."""
     inner = root_path.strip("/")
-    return f"/{inner}/" if inner else "/"
+    if not inner:
+        return "/"
+    if not all(re.fullmatch(r"[A-Za-z0-9_~-][A-Za-z0-9._~-]*", part) for part in inner.split("/")):
+        raise AddressError(f"{root_path!r} is no path to serve below: give letters, digits and dashes, as in /book/")
+    return f"/{inner}/"
 
 
 def bind(host: str, port: int) -> socket.socket:
     """A listening socket. Raises :class:`AddressError`, with the way out, where the port or the host cannot be had."""
+    if not 0 <= port <= 65535:
+        raise AddressError(
+            f"there is no port {port}: give one from 1024 to 65535 with --port, or 0 for any that is free"
+        )
+    if not host:
+        raise AddressError("the host is empty: give an address with --host, 127.0.0.1 for this machine alone")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -99,8 +110,10 @@ def bind(host: str, port: int) -> socket.socket:
     except PermissionError as error:
         listener.close()
         raise AddressError(f"port {port} is for the system: choose one above 1023 with --port") from error
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # UnicodeError: a name that no name server can be asked for
         listener.close()
+        if isinstance(error, UnicodeError):
+            raise AddressError(f"{host!r} is no host: give an address with --host") from error
         if error.errno == errno.EADDRINUSE:
             free = _free_port(host, family)
             way_out = f"stop what uses it, or choose another: --port {free}"
@@ -122,18 +135,19 @@ def run(root: Path, options: Namespace) -> int:
     The port is taken first, so that a build is not made in vain.
     """
     try:
+        prefix = normal_root_path(options.root_path)
         listener = bind(options.host, options.port)
     except AddressError as error:
         print(f"handbook: {error}", file=sys.stderr)
         return 2
     with listener:
-        return _run(root, options, listener)
+        return _run(root, options, listener, prefix)
 
 
-def _run(root: Path, options: Namespace, listener: socket.socket) -> int:
+def _run(root: Path, options: Namespace, listener: socket.socket, prefix: str) -> int:
     from visualizers.site.build import Builder
 
-    host, prefix = options.host, normal_root_path(options.root_path)
+    host = options.host
     shown = f"[{host}]" if ":" in host else host
     address = f"http://{shown}:{listener.getsockname()[1]}{prefix}"
     if not is_loopback(host):
@@ -165,8 +179,11 @@ async def _serve(app: ASGIApp, listener: socket.socket, watcher: Watcher, addres
         print("Notebooks run on this machine, not in the browser: `handbook build` makes the site where they can")
         print(f"Serving on {address} with live notebooks on this machine (Ctrl-C ends it)", flush=True)
 
-    def ended(_: object) -> None:
-        server.should_exit = True
+    def ended(task: asyncio.Task[None]) -> None:
+        if task.cancelled() or task.exception() is None:
+            server.should_exit = True
+        else:  # too many watched files on this machine, or a folder that went: the site is served all the same
+            print(f"Edits are no longer seen ({task.exception()}): start anew when that is mended", flush=True)
 
     watching.add_done_callback(ended)
     announcing = asyncio.create_task(announce())
@@ -174,6 +191,5 @@ async def _serve(app: ASGIApp, listener: socket.socket, watcher: Watcher, addres
     announcing.cancel()
     restart = watching.done() and not watching.cancelled() and watching.exception() is None
     watching.cancel()
-    with suppress(asyncio.CancelledError):
-        await watching
+    await asyncio.gather(watching, return_exceptions=True)
     return restart

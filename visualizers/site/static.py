@@ -82,9 +82,10 @@ class Site:
             return None
         folder = self._folder.resolve()
         target = folder.joinpath(*parts, "index.html") if path.endswith("/") or not path else folder.joinpath(*parts)
-        if not target.exists() or not target.resolve().is_relative_to(folder):
+        try:
+            return target if target.exists() and target.resolve().is_relative_to(folder) else None
+        except OSError:  # a name that is longer than any file's
             return None
-        return target
 
     def _missing(self, headers: Headers) -> Response:
         page = self._folder / "404.html"

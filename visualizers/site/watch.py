@@ -52,9 +52,10 @@ class Watcher:
             return
         try:
             pages = await asyncio.to_thread(self._builder.update, self._out)
-        except SiteError as error:
-            print(error)
-            self._events.publish(problem=str(error))
+        except Exception as error:  # whatever an edit breaks, the server and the site of before stay
+            problem = str(error) if isinstance(error, SiteError) else f"{type(error).__name__}: {error}"
+            print(problem)
+            self._events.publish(problem=problem)
             return
         assets = any(path.startswith("handbook/assets/") for path in changed)
         self._events.publish(pages=list(pages), assets=assets)
