@@ -110,10 +110,11 @@ def bind(host: str, port: int) -> socket.socket:
     except PermissionError as error:
         listener.close()
         raise AddressError(f"port {port} is for the system: choose one above 1023 with --port") from error
-    except (OSError, UnicodeError) as error:  # UnicodeError: a name that no name server can be asked for
+    except TypeError as error:  # a name that cannot be written as a host's
         listener.close()
-        if isinstance(error, UnicodeError):
-            raise AddressError(f"{host!r} is no host: give an address with --host") from error
+        raise AddressError(f"{host!r} is no host: give an address with --host") from error
+    except OSError as error:
+        listener.close()
         if error.errno == errno.EADDRINUSE:
             free = _free_port(host, family)
             way_out = f"stop what uses it, or choose another: --port {free}"
