@@ -18,6 +18,7 @@ from minillm.backends.hash_model import HashModel
 from minillm.core.clock import VirtualClock
 from minillm.core.config import EngineConfig
 from minillm.core.engine import Engine, Event
+from minillm.core.group import together
 from minillm.core.plan import StepPlan, StepResult
 from minillm.core.prefix import Hash, digest128
 from minillm.core.request import Request, RequestError, Status
@@ -70,17 +71,20 @@ def audit_plan(engine: Engine, plan: StepPlan) -> None:
         assert len(plan.block_tables[r]) == -(-plan.context_lengths[r] // size), "I13: table length"
         drawn = [t for draw, t in enumerate(plan.sample_tokens) if start <= t < end and draw not in plan.targets]
         may_draw = plan.context_lengths[r] == request.num_known
-        assert drawn == [end - 1] * may_draw or (
-            request.params.min_tokens + len(request.params.bad_words) and not drawn
-        )
+        group = request.group
+        draws = 1 if group is None or group.beams is not None or group.has_forked else len(group.members)
+        may_be_banned = request.params.min_tokens > 0 or request.params.bad_words
+        assert drawn == [end - 1] * draws * may_draw or (may_be_banned and not drawn)
         for position, slot in zip(plan.positions[start:end], plan.slots[start:end], strict=True):
             block = slot // size
             assert slot == plan.block_tables[r][position // size] * size + position % size
             assert block != 0, "the null block is written"
             assert pool.ref_counts[block] == 1, "I16: a shared block is written"
             assert block not in index, "I16: an indexed block is written"
+    # Beams are admitted together, even where the budget has no token for each of them in this step.
+    admitted = {e.request_id for e in engine.trace.events if (e.kind, e.step) == ("admit", plan.step)}
     for request in engine.scheduler.running:
-        decodes = request.num_known - request.num_computed == 1
+        decodes = request.num_known - request.num_computed == 1 and request.request_id not in admitted
         assert not decodes or request.request_id in plan.request_ids, "I22: a decode is left out of a step"
 
 
@@ -149,6 +153,7 @@ def audit_choices(engine: Engine) -> None:
     scheduler, order = engine.scheduler, engine.order
     schedule, admit, preempt = scheduler.schedule, scheduler._admit, scheduler._preempt
     preempted: list[Request] = []  # in this planning
+    admitted_with: list[Request] = []  # the last one, and the beams that came with it
 
     def audited_schedule(*arguments: Any) -> Any:
         preempted.clear()
@@ -156,7 +161,9 @@ def audit_choices(engine: Engine) -> None:
 
     def audited_admit(request: Request, *rest: Any) -> Any:
         first = min(scheduler.waiting.requests(), key=order.standing)
-        assert request is first, f"I24: {request.request_id} is admitted, {first.request_id} is first"
+        if request not in admitted_with:
+            assert request is first, f"I24: {request.request_id} is admitted, {first.request_id} is first"
+            admitted_with[:] = together(request)
         assert all(order.outranks(request, r) for r in preempted), "row 28: admitted after a preemption"
         return admit(request, *rest)
 
@@ -231,7 +238,8 @@ def audit_outcome(case: Case, outcome: Outcome) -> None:
             assert request.output_ids == expected[: request.num_output], "a wrong token before the abort"
         else:
             assert request.output_ids == expected, "I26: a wrong token"
-            assert (request.finish_reason == "error") == is_error == ("cannot be drawn" in request.error)
+            is_named = "cannot be drawn" in request.error or "hypotheses exist" in request.error
+            assert (request.finish_reason == "error") == is_error == is_named
         audit_logprobs(outcome.model, request)
         assert request.num_output <= request.params.max_tokens, "I30"
         assert request.num_in_flight == 0
@@ -241,7 +249,9 @@ def audit_outcome(case: Case, outcome: Outcome) -> None:
 def audit_trace(outcome: Outcome) -> None:
     engine, trace = outcome.engine, outcome.engine.trace.events
     if engine.config.order == "fcfs":
-        first: dict[str, None] = dict.fromkeys(e.request_id for e in trace if e.kind == "admit")
+        first: dict[str, None] = dict.fromkeys(
+            e.request_id for e in trace if e.kind == "admit" and "/" not in e.request_id
+        )
         arrivals = [(engine.requests[r].arrival_s, engine.requests[r].index) for r in first]
         assert arrivals == sorted(arrivals), "I24: admitted out of order"
     replay = Replay(engine.kv.pool.num_blocks)
@@ -300,14 +310,18 @@ def _random_job(rng: random.Random, max_model_len: int) -> Job:
     # Mostly one letter: long common prefixes.
     prompt = tuple(int(rng.random() < 0.15) for _ in range(rng.randint(1, max_model_len)))
     max_tokens = rng.randint(1, 9)
+    several = rng.choice([{}, {}, {"n": 3}, {"n": 2, "best_of": 3}, {"beam_width": rng.randint(1, 3)}])
+    temperature = 0.0 if "beam_width" in several else 1.0 if several else rng.choice([0.0, 0.0, 1.0])
+    is_searched = "beam_width" in several
     params = SamplingParams(
-        temperature=rng.choice([0.0, 0.0, 1.0]),
+        temperature=temperature,
         max_tokens=max_tokens,
         min_tokens=rng.choice([0, 0, max_tokens]),
-        seed=rng.choice([None, 7]),
+        seed=None if is_searched else rng.choice([None, 7]),
         ignore_eos=rng.random() < 0.5,
         stop_token_ids=rng.choice([(), (), (0,)]),
-        **(_random_shaping(rng) if rng.random() < 0.4 else {}),  # type: ignore[arg-type]
+        **(_random_shaping(rng) if rng.random() < 0.4 and not is_searched else {}),  # type: ignore[arg-type]
+        **several,
     )
     return Job(
         prompt,

@@ -45,17 +45,32 @@ def check_prompt(prompt_ids: Sequence[int], vocab_size: int, max_model_len: int)
     return prompt
 
 
-def check_room(num_prompt: int, max_total_tokens: int, num_blocks: int, block_size: int) -> None:
-    """``RequestError`` unless the request, alone in the pool, comes to its end. Its last token is never written."""
-    needed = -(-(max_total_tokens - 1) // block_size)
+def check_room(num_prompt: int, max_total_tokens: int, num_blocks: int, block_size: int, beams: int = 1) -> None:
+    """``RequestError`` unless the request, alone in the pool, comes to its end. Its last token is never written.
+
+    ``beams`` advance together, so that there must be room for all of them even when they share no block.
+    """
+    needed = beams * -(-(max_total_tokens - 1) // block_size)
     total = num_blocks - 1
     if needed > total:
-        most = total * block_size + 1 - num_prompt
+        most = total // beams * block_size + 1 - num_prompt
         way_out = f"lower max_tokens to {most:,}" if most > 0 else "shorten the prompt"
+        whose = "" if beams == 1 else f" for each of {beams} beams"
         raise RequestError(
-            f"prompt of {num_prompt:,} tokens and up to {max_total_tokens - num_prompt:,} output tokens need "
+            f"prompt of {num_prompt:,} tokens and up to {max_total_tokens - num_prompt:,} output tokens{whose} need "
             f"{needed:,} KV blocks of {block_size}, the pool has {total:,}: {way_out} or raise num_blocks"
         )
+
+
+def check_places(params: SamplingParams, config: EngineConfig) -> None:
+    """``RequestError`` unless all outputs of a prompt can run together."""
+    name = "beam_width" if params.beam_width else "best_of" if params.best_of else "n"
+    for limit in ("max_running_requests", "max_batch_tokens"):
+        if params.num_sequences > getattr(config, limit):
+            raise RequestError(
+                f"{name} is {params.num_sequences:,}, which run together with a token each in a step, but {limit} is "
+                f"{getattr(config, limit):,}: change one of them"
+            )
 
 
 def check_service(
@@ -99,8 +114,6 @@ def check_params(params: SamplingParams, vocab_size: int, *, has_tokenizer: bool
                 raise RequestError(
                     f"{name} has token {token_id}, the vocabulary has {vocab_size:,} ids: use the model's own tokenizer"
                 )
-    if params.num_sequences > 1 or params.beam_width:
-        raise RequestError(f"the engine runs one sequence for a prompt, not {params.num_sequences}: submit it again")
     for name in ("logprobs", "prompt_logprobs"):
         wanted = getattr(params, name) or 0
         if wanted > vocab_size:

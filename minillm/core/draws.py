@@ -28,15 +28,9 @@ def add_draws(plan: StepPlan, part: Scheduled, vocab_size: int) -> None:
     A part whose next token cannot be drawn, for everything is banned, gets no draw and an error.
     """
     request, end = part.request, part.start + part.num_tokens
-    first = len(plan.token_ids) - end  # flat index of the request's token 0, could it be in the plan
     before = len(plan.sample_tokens)
-    wanted = request.params.prompt_logprobs
-    if wanted is not None:
-        # The logits after token p are about token p + 1. What an earlier admission found is not asked for again.
-        for position in range(max(part.start, len(request.prompt_logprobs)), min(end, request.num_prompt - 1)):
-            draw = _append(plan, first + position, _GIVEN, 0.0)
-            plan.logprobs[draw] = wanted
-            plan.targets[draw] = request.token_ids[position + 1]
+    if request.params.prompt_logprobs is not None:
+        _add_prompt_draws(plan, request, part.start, end, request.params.prompt_logprobs)
     if end == request.num_known:
         transform = transform_for(request)
         if transform is not None and bans_all(transform, vocab_size):
@@ -44,15 +38,37 @@ def add_draws(plan: StepPlan, part: Scheduled, vocab_size: int) -> None:
                 f"output token {request.num_output:,} cannot be drawn: stop ids before min_tokens, bad_words and the "
                 f"grammar ban all {vocab_size:,} tokens; leave some of them out"
             )
+        elif request.group is not None and request.group.beams is not None:
+            banned = len(transform.banned) if transform is not None else 0
+            draw = _append(plan, len(plan.token_ids) - 1, _GIVEN, 0.0)
+            # Twice the width, so that enough are left where some of them are ends.
+            wanted = max(2 * request.group.beams.width + banned, request.params.logprobs or 0)
+            plan.logprobs[draw] = min(wanted, vocab_size)
         else:
-            params = request.params
-            number = uniform(request.seed, request.num_output) if params.temperature > 0 else 0.0
-            draw = _append(plan, len(plan.token_ids) - 1, params, number)
-            if transform is not None:
-                plan.transforms[draw] = transform
-            if params.logprobs is not None:
-                plan.logprobs[draw] = params.logprobs
+            _add_next_draws(plan, request, transform)
     part.num_draws = len(plan.sample_tokens) - before
+
+
+def _add_prompt_draws(plan: StepPlan, request: Request, start: int, end: int, num_top: int) -> None:
+    """The logits after token p are about token p + 1. What an earlier admission found is not asked for again."""
+    first = len(plan.token_ids) - end  # flat index of the request's token 0, could it be in the plan
+    for position in range(max(start, len(request.prompt_logprobs)), min(end, request.num_prompt - 1)):
+        draw = _append(plan, first + position, _GIVEN, 0.0)
+        plan.logprobs[draw] = num_top
+        plan.targets[draw] = request.token_ids[position + 1]
+
+
+def _add_next_draws(plan: StepPlan, request: Request, transform: Transform | None) -> None:
+    """A draw from the logits after the last known token, or one for each member that parts from it here."""
+    params, group = request.params, request.group
+    members = [request] if group is None or group.has_forked else group.members
+    for member in members:
+        number = uniform(member.seed, member.num_output) if params.temperature > 0 else 0.0
+        draw = _append(plan, len(plan.token_ids) - 1, params, number)
+        if transform is not None:
+            plan.transforms[draw] = transform
+        if params.logprobs is not None or params.best_of is not None:
+            plan.logprobs[draw] = params.logprobs or 0
 
 
 def _append(plan: StepPlan, token: int, params: SamplingParams, number: float) -> int:

@@ -14,10 +14,19 @@ from dataclasses import dataclass
 from typing import Literal
 
 from minillm.backends.base import Backend
-from minillm.core.admission import check_params, check_prompt, check_room, check_service, longest_request
+from minillm.core.admission import (
+    check_params,
+    check_places,
+    check_prompt,
+    check_room,
+    check_service,
+    longest_request,
+)
+from minillm.core.beams import BeamSearch
 from minillm.core.clock import VirtualClock
 from minillm.core.config import EngineConfig
 from minillm.core.detokenizer import Detokenizer, TokenBytes
+from minillm.core.group import Group, fork
 from minillm.core.kv_manager import KVManager
 from minillm.core.load import LoadShedder
 from minillm.core.logprobs import TokenLogprobs
@@ -27,7 +36,7 @@ from minillm.core.plan import StepPlan, StepResult
 from minillm.core.policy import make_policy
 from minillm.core.prefix import Hash, digest128
 from minillm.core.request import Event, FinishReason, Request, RequestError, Status
-from minillm.core.sampling import SamplingParams, uniform
+from minillm.core.sampling import SamplingParams, derived_seed, uniform
 from minillm.core.scheduler import Scheduled, Scheduler, Step
 from minillm.core.step_times import StepTimes
 from minillm.core.stops import commit_tokens
@@ -114,42 +123,60 @@ class Engine:
         """Submit a prompt; ``RequestError`` if it can never be served.
 
         ``arrival_s`` on the engine's clock may lie in the future: the request is out of sight until then.
-        Requests of different ``salt`` share no cached block. ``priority``, ``tenant`` and the two objectives
+        With several outputs the request returned is the first of ``request.group.members``; the others have its
+        id and ``/1``, ``/2``, ..., and each has its own events. Requests of different ``salt`` share no cached
+        block. ``priority``, ``tenant`` and the two objectives
         steer the orders that look at them (`minillm.core.order`).
         """
         check_service(self.config, priority, tenant, ttft_slo_s, tpot_slo_s)
         index = len(self.requests)
         request_id = f"r{index}" if request_id is None else request_id
-        if request_id in self.requests:
-            raise RequestError(f"request id {request_id!r} is taken: choose another, or leave it out")
+        names = [request_id, *(f"{request_id}/{sample}" for sample in range(1, params.num_sequences))]
+        for name in names:
+            if name in self.requests:
+                raise RequestError(f"request id {name!r} is taken: choose another, or leave it out")
         prompt = check_prompt(prompt_ids, self.capacity.vocab_size, self.max_model_len)
         max_total = min(len(prompt) + params.max_tokens, self.max_model_len)
-        check_room(len(prompt), max_total, self.capacity.num_blocks, self.config.block_size)
         check_params(params, self.capacity.vocab_size, has_tokenizer=self._tokenizer is not None)
+        check_room(len(prompt), max_total, self.capacity.num_blocks, self.config.block_size, params.beam_width or 1)
+        check_places(params, self.config)
         if arrival_s is not None and not math.isfinite(arrival_s):
             raise RequestError(f"arrival_s is {arrival_s}: give finite seconds of the engine's clock")
-        request = Request(
-            request_id=request_id,
-            prompt_ids=prompt,
-            params=params,
-            arrival_s=self.clock() if arrival_s is None else arrival_s,
-            index=index,
-            # A seed of its own, so that equal prompts without a seed draw differently.
-            seed=params.seed if params.seed is not None else int(uniform(self.config.seed, index) * 2**53),
-            max_total_tokens=max_total,
-            stop_ids=self._stop_ids(params),
-            salt=salt,
-            priority=priority,
-            tenant=tenant,
-            ttft_slo_s=ttft_slo_s,
-            tpot_slo_s=tpot_slo_s,
-        )
-        if self._tokenizer is not None:
-            self._detokenizers[request_id] = Detokenizer(self._tokenizer, params.stop)
-        self.requests[request_id] = request
-        self._num_unfinished += 1
-        heapq.heappush(self._pending, (request.arrival_s, index, request))
-        return request
+        arrival_s = self.clock() if arrival_s is None else arrival_s
+        # A seed of its own, so that equal prompts without a seed draw differently.
+        seed = params.seed if params.seed is not None else int(uniform(self.config.seed, index) * 2**53)
+        stop_ids = self._stop_ids(params)
+        requests = [
+            Request(
+                request_id=name,
+                prompt_ids=prompt,
+                params=params,
+                arrival_s=arrival_s,
+                index=index + sample,
+                seed=derived_seed(seed, sample),
+                max_total_tokens=max_total,
+                stop_ids=stop_ids,
+                salt=salt,
+                priority=priority,
+                tenant=tenant,
+                ttft_slo_s=ttft_slo_s,
+                tpot_slo_s=tpot_slo_s,
+            )
+            for sample, name in enumerate(names)
+        ]
+        if len(requests) > 1 or params.beam_width:
+            group = Group(requests, BeamSearch(requests) if params.beam_width else None)
+            for request in requests:
+                request.group = group
+                request.prompt_logprobs = requests[0].prompt_logprobs  # one list: the prompt is computed once
+            requests[0].is_plain = False  # until the others part from it
+        for request in requests:
+            if self._tokenizer is not None:
+                self._detokenizers[request.request_id] = Detokenizer(self._tokenizer, params.stop)
+            self.requests[request.request_id] = request
+        self._num_unfinished += len(requests)
+        heapq.heappush(self._pending, (arrival_s, index, requests[0]))
+        return requests[0]
 
     def _stop_ids(self, params: SamplingParams) -> frozenset[int]:
         """The ids that end an output; one set for all requests that add none."""
@@ -163,9 +190,19 @@ class Engine:
         return self._num_unfinished > 0 or bool(self._outbox)
 
     def abort(self, request_id: str) -> bool:
-        """End a request; its terminal event comes with the next step. False if it is unknown or has ended."""
+        """End a request; its terminal event comes with the next step. False if it is unknown or has ended.
+
+        By the id of the first of several outputs, or of any hypothesis of a beam search, all of them end.
+        """
         request = self.requests.get(request_id)
-        if request is None or request.is_finished or request.abort_requested:
+        if request is None:
+            return False
+        group = request.group
+        whole = group is not None and (group.beams is not None or request is group.members[0])
+        return any([self._abort(member) for member in (group.members if group is not None and whole else [request])])
+
+    def _abort(self, request: Request) -> bool:
+        if request.is_finished or request.abort_requested:
             return False
         if request.num_in_flight:
             # The backend may be writing to its blocks: they are released when the step lands.
@@ -267,6 +304,9 @@ class Engine:
                 self._commit_draws(part, step.plan, result, first_draw, now_s, events)
             elif part.num_draws:
                 self._commit_token(request, result.token_ids[first_draw], now_s, events)
+        for part in step.scheduled:  # once all beams of this step have made their offer
+            if part.request.group is not None and part.request.group.beams is not None:
+                self._advance(part.request.group.beams, now_s, events)
         self.num_steps += 1
         self.step_times.observe(len(step.plan.token_ids), result.elapsed_s)
         self._samples.append(
@@ -309,7 +349,8 @@ class Engine:
             raise EngineError(f"tables of {sorted(self.kv.tables)}, but {len(running)} requests run")
         for request in running:
             blocks = self.kv.table(request.request_id)
-            if request.status is not Status.RUNNING or not 0 <= request.num_computed < request.num_known:
+            holds_still = request.group is not None and request.group.beams is not None
+            if request.status is not Status.RUNNING or not 0 <= request.num_computed < request.num_known + holds_still:
                 raise EngineError(
                     f"{request.request_id} is {request.status.value}, {request.num_computed} of "
                     f"{request.num_known} tokens computed"
@@ -327,15 +368,50 @@ class Engine:
     def _commit_draws(
         self, part: Scheduled, plan: StepPlan, result: StepResult, first_draw: int, now_s: float, events: list[Event]
     ) -> None:
-        """Log-probabilities of prompt tokens, and the token drawn after the last one known, if there is one."""
+        """Log-probabilities of prompt tokens, and what was drawn after the last one known, for each who draws there."""
         request = part.request
-        for draw in range(first_draw, first_draw + part.num_draws):
-            if draw in plan.targets:
-                request.prompt_logprobs.append(result.logprobs[draw])
-            else:
-                self._commit_token(request, result.token_ids[draw], now_s, events, result.logprobs.get(draw))
+        draws = range(first_draw, first_draw + part.num_draws)
+        request.prompt_logprobs.extend(result.logprobs[draw] for draw in draws if draw in plan.targets)
+        draws = range(draws.start + sum(draw in plan.targets for draw in draws), draws.stop)
         if part.error:
             events.append(self._end(request, "error", now_s, error=part.error))
+        elif draws and request.group is not None and request.group.beams is not None:
+            request.group.beams.offer(request, result.logprobs[draws[0]])
+        elif draws:
+            for draw, member in zip(draws, self._drawing(request), strict=True):
+                if not member.is_finished:
+                    self._commit_token(member, result.token_ids[draw], now_s, events, result.logprobs.get(draw))
+
+    def _drawing(self, request: Request) -> list[Request]:
+        """The request, or all members of its group when they part here: then they run from now on."""
+        group = request.group
+        if group is None or group.has_forked:
+            return [request]
+        group.has_forked = True
+        request.is_plain = request.params.is_plain
+        for member in group.members[1:]:
+            if not member.is_finished:
+                fork(request, member, self.kv, self.scheduler)
+        return group.members
+
+    def _advance(self, beams: BeamSearch, now_s: float, events: list[Event]) -> None:
+        """The next step of a beam search, if all its beams are ready for it, or its outputs if that was the last."""
+        if not beams.is_ready or any(beam.is_finished for beam in beams.beams):
+            return
+        extensions = beams.select()
+        if not beams.is_done:
+            beams.reseat(extensions, self.kv, self.scheduler)
+            for beam in beams.beams:
+                self.trace.emit("token", beam.request_id, token_id=beam.token_ids[-1])
+            return
+        found = beams.best()
+        for member, hypothesis in zip(beams.members, found, strict=False):
+            del member.token_ids[member.num_prompt :]
+            member.logprobs.clear()
+            self._commit_tokens(member, [t.token_id for t in hypothesis.tokens], now_s, events, hypothesis.tokens)
+        for member in beams.members[len(found) :]:
+            error = f"only {len(found)} hypotheses exist: lower beam_width"
+            events.append(self._end_one(member, "error", now_s, error=error))
 
     def _commit_token(
         self,
@@ -345,22 +421,40 @@ class Engine:
         events: list[Event],
         logprobs: TokenLogprobs | None = None,
     ) -> None:
+        self.trace.emit("token", request.request_id, token_id=token_id)
+        self._commit_tokens(request, (token_id,), now_s, events, () if logprobs is None else (logprobs,))
+
+    def _commit_tokens(
+        self,
+        request: Request,
+        token_ids: Sequence[int],
+        now_s: float,
+        events: list[Event],
+        logprobs: Sequence[TokenLogprobs],
+    ) -> None:
         request_id = request.request_id
         committed = commit_tokens(
-            request,
-            (token_id,),
-            detokenizer=self._detokenizers.get(request_id),
-            time_s=now_s,
-            logprobs=() if logprobs is None else (logprobs,),
+            request, token_ids, detokenizer=self._detokenizers.get(request_id), time_s=now_s, logprobs=logprobs
         )
-        for token, text in committed.tokens:
+        for i, (token, text) in enumerate(committed.tokens):
             self.order.on_token(request)
-            self.trace.emit("token", request_id, token_id=token)
-            events.append(Event(request_id, "token", now_s, token, text, logprobs=logprobs))
+            events.append(Event(request_id, "token", now_s, token, text, logprobs=logprobs[i] if logprobs else None))
         if committed.finish_reason is not None:
             events.append(self._end(request, committed.finish_reason, now_s, committed.last_text))
 
     def _end(self, request: Request, reason: FinishReason, now_s: float, text: str = "", error: str = "") -> Event:
+        """End a request, and those of its group that depend on it when it is cut off."""
+        event = self._end_one(request, reason, now_s, text, error)
+        group = request.group
+        if group is not None and reason in ("abort", "error") and group.depends_on(request):
+            for member in group.members:
+                if member.num_in_flight:
+                    member.abort_requested = True
+                elif not member.is_finished:
+                    self._outbox.append(self._end_one(member, reason, now_s, error=error))
+        return event
+
+    def _end_one(self, request: Request, reason: FinishReason, now_s: float, text: str = "", error: str = "") -> Event:
         """The only way out of a request: blocks released, one terminal event."""
         request_id = request.request_id
         self.scheduler.remove(request)
@@ -368,6 +462,9 @@ class Engine:
         if detokenizer is not None and reason in ("abort", "error"):
             text = detokenizer.flush()
             request.text += text
+        if request.group is not None and request.group.beams is not None and reason in ("abort", "error"):
+            del request.token_ids[request.num_prompt :]  # a beam that was cut off: nobody was told of its tokens
+            request.logprobs.clear()
         request.finish_reason = reason
         request.finished_s = now_s
         request.error = error

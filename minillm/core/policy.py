@@ -77,7 +77,7 @@ class BatchPolicy(ContinuousPolicy):
             heapq.heappush(self._arrivals, (request.arrival_s, request.index, request.epoch, request))
 
     def on_admit(self) -> None:
-        self._left -= 1
+        self._left = max(0, self._left - 1)  # beams are admitted together, also when fewer are left
 
     def on_preempt(self) -> None:
         self._left += 1

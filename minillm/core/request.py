@@ -6,13 +6,17 @@ it. A prompt being read, a decode step and a resumed request differ only in the 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from minillm.core.logprobs import TokenLogprobs
 from minillm.core.sampling import SamplingParams
+
+if TYPE_CHECKING:
+    from minillm.core.group import Group
 
 FinishReason = Literal["stop", "length", "abort", "error"]
 
@@ -24,7 +28,7 @@ class RequestError(ValueError):
 class Status(Enum):
     """Where a request is; it leaves ``FINISHED`` never, and every other state by the scheduler alone."""
 
-    PENDING = "pending"  # its arrival time has not come
+    PENDING = "pending"  # its arrival time has not come, or it waits for another member of its group
     WAITING = "waiting"  # queued, new or preempted: holds no block
     RUNNING = "running"
     FINISHED = "finished"
@@ -58,9 +62,10 @@ class Request:
     finish_reason: FinishReason | None = None
     error: str = ""
     text: str = ""  # all text emitted so far, with a tokenizer
-    is_plain: bool = field(init=False)  # whether its steps draw once and nothing else: see `minillm.core.draws`
-    logprobs: list[TokenLogprobs] = field(default_factory=list)  # of each output token, if they are wanted
+    is_plain: bool = field(init=False)  # whether it draws for itself alone and nothing else: see `minillm.core.draws`
+    logprobs: list[TokenLogprobs] = field(default_factory=list)  # of each output token, if wanted or ranked by
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)  # of prompt token 1, 2, ..., if wanted
+    group: Group | None = None  # the outputs of the same prompt, if there are several
     _distinct_prompt_ids: frozenset[int] | None = None
 
     num_cached: int = 0  # prompt tokens found in the prefix cache when first admitted
@@ -85,6 +90,11 @@ class Request:
     @property
     def output_ids(self) -> list[int]:
         return self.token_ids[self.num_prompt :]
+
+    @property
+    def cumulative_logprob(self) -> float:
+        """Of the output, as far as log-probabilities were asked for."""
+        return math.fsum(one.logprob for one in self.logprobs)
 
     @property
     def wants_prompt_logits(self) -> bool:

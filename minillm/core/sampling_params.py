@@ -50,7 +50,7 @@ class SamplingParams:
     logprobs: int | None = None  # log-probabilities of each output token and of so many of the most likely
     prompt_logprobs: int | None = None  # the same for every token of the prompt but the first
 
-    is_plain: bool = field(init=False, repr=False, compare=False)  # one draw a step, shaped by nothing in this class
+    is_plain: bool = field(init=False, repr=False, compare=False)  # nothing shapes the logits, nothing is wanted back
 
     def __post_init__(self) -> None:
         for name in ("logit_bias", "bad_words", "stop", "stop_token_ids"):
@@ -73,7 +73,7 @@ class SamplingParams:
     def _is_plain(self) -> bool:
         shapes = self.has_penalties or self.logit_bias or self.bad_words or self.min_tokens
         wants = self.logprobs is not None or self.prompt_logprobs is not None
-        return not (shapes or wants or self.num_sequences > 1 or self.beam_width)
+        return not (shapes or wants or self.best_of or self.beam_width)
 
     def _check_distribution(self) -> None:
         _check_real("temperature", self.temperature, 0.0, math.inf, "use 0 for greedy, 1 for the model's own")

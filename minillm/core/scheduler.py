@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from minillm.core.config import EngineConfig
 from minillm.core.draws import add_draws
+from minillm.core.group import Group, together
 from minillm.core.kv_manager import Hit, KVManager
 from minillm.core.order import FirstComeOrder
 from minillm.core.plan import StepPlan
@@ -76,20 +77,39 @@ class Scheduler:
         self._order = order
         self._trace = trace
         self._vocab_size = vocab_size
+        self._groups: list[Group] = []  # those not finished that have a member queued or running
 
     def add(self, request: Request) -> None:
         """Queue a new or preempted request."""
         request.status = Status.WAITING
         self.waiting.push(request)
         self._policy.on_wait(request)
+        if request.group is not None and request.group not in self._groups:
+            self._groups.append(request.group)
 
     def remove(self, request: Request) -> None:
         """Take a request out for good, wherever it is, and release its blocks."""
+        self._take_out(request, Status.FINISHED)
+        if request.group in self._groups and request.group.is_finished:
+            self._groups.remove(request.group)
+
+    def adopt(self, request: Request) -> None:
+        """Run a request that forked from a running one. Its place was kept free for it."""
+        request.status = Status.RUNNING
+        self.running.append(request)
+
+    def retire(self, request: Request) -> None:
+        """Take a running request out for now: it has nothing computed, and may be forked again."""
+        self._take_out(request, Status.PENDING)
+        request.num_computed = 0
+        request.epoch += 1
+
+    def _take_out(self, request: Request, status: Status) -> None:
         if request.status is Status.WAITING:
             self.waiting.remove(request)
         elif request.status is Status.RUNNING:
             self.running.remove(request)
-        request.status = Status.FINISHED
+        request.status = status
         self._kv.release(request)
 
     def wake_s(self, now_s: float, more_to_come: bool) -> float | None:
@@ -118,9 +138,8 @@ class Scheduler:
             if num_tokens == 0:
                 continue
             while not self._kv.reserve(request, request.num_computed + num_tokens):
-                victim = max(self.running, key=self._order.standing)
-                self._preempt(victim, draft)
-                if victim is request:
+                self._preempt(max(self.running, key=self._order.standing), draft)
+                if request.status is not Status.RUNNING:
                     break
             else:
                 self._take(request, num_tokens, draft)
@@ -131,48 +150,59 @@ class Scheduler:
             request = self.waiting.first()
             if request is None:
                 return
-            # The hit comes before the budget: tokens found in the cache cost none of it.
-            hit = self._kv.lookup(request)
-            self._give_way(request, hit, draft)
+            # The hits come before the budget: tokens found in the cache cost none of it.
+            hits = [(one, self._kv.lookup(one)) for one in together(request)]
+            if self._order.preempts:
+                self._give_way(request, hits, draft)
             if not all(self._order.outranks(request, preempted) for preempted in draft.preempted):
                 return
             # The first in line waits for room rather than being overtaken.
-            num_tokens = self._chunk(request, request.num_known - hit.num_tokens, draft.budget)
-            has_place = len(self.running) < self._config.max_running_requests
-            if not has_place or num_tokens == 0 or not self._kv.admit(request, hit):
+            if not self._fits(hits, draft.budget):
                 return
-            self._admit(request, hit, now_s)
-            self._kv.reserve(request, request.num_computed + num_tokens)  # admit made sure of the room
-            self._take(request, num_tokens, draft)
-            quota -= 1
+            for one, hit in hits:  # all hits are held before anything is allocated
+                self._admit(one, hit, now_s)
+            for one, _ in hits:
+                num_tokens = self._chunk(one, one.num_known - one.num_computed, draft.budget)
+                if num_tokens:
+                    self._kv.reserve(one, one.num_computed + num_tokens)  # there is room for it
+                    self._take(one, num_tokens, draft)
+            quota -= len(hits)
 
-    def _give_way(self, request: Request, hit: Hit, draft: _Draft) -> None:
+    def _fits(self, hits: list[tuple[Request, Hit]], budget: int, places: int = 0, blocks: int = 0) -> bool:
+        """Whether the waiting requests can be admitted together, with ``places`` and ``blocks`` given back."""
+        first, hit = hits[0]
+        free = self._kv.pool.num_free
+        needed = sum(self._kv.shortage(one, its_hit) + free for one, its_hit in hits)
+        has_budget = self._chunk(first, first.num_known - hit.num_tokens, budget) > 0
+        return has_budget and needed <= free + blocks and self._has_place(first, len(hits), places)
+
+    def _give_way(self, request: Request, hits: list[tuple[Request, Hit]], draft: _Draft) -> None:
         """Preempt running requests that ``request`` outranks, the last ones first, until it can be admitted.
 
         Nobody is preempted if that would not be enough.
         """
-        if not self._order.preempts:
-            return
-        gap = request.num_known - hit.num_tokens
-
-        def fits(places: int, tokens: int, blocks: int) -> bool:
-            """With so much given back on top of what is free."""
-            has_place = len(self.running) - places < self._config.max_running_requests
-            has_budget = self._chunk(request, gap, draft.budget + tokens) > 0
-            return has_place and has_budget and self._kv.shortage(request, hit) <= blocks
-
-        if fits(0, 0, 0):
+        if self._fits(hits, draft.budget):
             return
         victims = sorted((r for r in self.running if self._order.outranks(request, r)), key=self._order.standing)
         parts = [draft.scheduled[r.request_id] for r in victims if r.request_id in draft.scheduled]
         blocks = sum(len(self._kv.table(r.request_id)) for r in victims)  # at most: others may share them
-        if fits(len(victims), sum(part.num_tokens for part in parts), blocks):
-            while victims and not fits(0, 0, 0):
-                self._preempt(victims.pop(), draft)
+        if self._fits(hits, draft.budget + sum(part.num_tokens for part in parts), len(victims), blocks):
+            while victims and not self._fits(hits, draft.budget):
+                if victims[-1].status is Status.RUNNING:  # not preempted with another
+                    self._preempt(victims[-1], draft)
+                victims.pop()
+
+    def _has_place(self, request: Request, count: int, given_back: int) -> bool:
+        """Whether the batch has ``count`` places, and places for the members of their group that will join."""
+        taken = len(self.running) - given_back + sum(group.num_joining for group in self._groups)
+        needed = count if request.group is None else count + request.group.num_bringing
+        # Each of them is to have its token in every step, so there is a place for each in the budget, too.
+        return taken + needed <= min(self._config.max_running_requests, self._config.max_batch_tokens)
 
     def _admit(self, request: Request, hit: Hit, now_s: float) -> None:
         self.waiting.remove(request)
         self.num_admitted_tokens += request.num_known
+        self._kv.admit(request, hit)
         request.status = Status.RUNNING
         request.num_computed = hit.num_tokens
         if request.admitted_s is None:
@@ -199,7 +229,12 @@ class Scheduler:
         request.num_in_flight += 1
 
     def _preempt(self, request: Request, draft: _Draft) -> None:
-        """Back to the queue, with nothing computed; what it was given of this step is undone."""
+        """Back to the queue, the request and those that cannot go on without it."""
+        for one in together(request):
+            self._preempt_one(one, draft)
+
+    def _preempt_one(self, request: Request, draft: _Draft) -> None:
+        """With nothing computed; what it was given of this step is undone."""
         self._trace.emit("preempt", request.request_id, computed=request.num_computed)
         undone = draft.scheduled.pop(request.request_id, None)
         if undone is not None:

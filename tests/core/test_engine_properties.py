@@ -99,7 +99,7 @@ def test_the_random_workloads_reach_what_they_are_for() -> None:
     kinds = {e.kind for o in outcomes for e in o.engine.trace.events}
     assert kinds == {
         *("arrive", "hit", "admit", "evict", "allocate", "schedule", "index", "token", "preempt", "free", "finish"),
-        "error",
+        *("error", "fork", "copy"),
     }
 
 

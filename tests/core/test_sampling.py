@@ -220,10 +220,10 @@ def test_lists_and_mappings_become_tuples():
 
 def test_parameters_are_plain_unless_they_shape_or_want_something():
     cuts = {"temperature": 0.5, "top_k": 3, "top_p": 0.5, "min_p": 0.1, "typical_p": 0.5, "seed": 1, "stop": ("x",)}
-    assert SamplingParams(**cuts, stop_token_ids=(1,), max_tokens=9, ignore_eos=True).is_plain
+    assert SamplingParams(**cuts, stop_token_ids=(1,), max_tokens=9, ignore_eos=True, n=2).is_plain
     for fields in (
         *({"min_tokens": 1}, {"repetition_penalty": 1.1}, {"presence_penalty": 0.1}, {"frequency_penalty": 0.1}),
-        *({"logit_bias": {1: 1.0}}, {"bad_words": ("x",)}, {"logprobs": 0}, {"prompt_logprobs": 0}, {"n": 2}),
+        *({"logit_bias": {1: 1.0}}, {"bad_words": ("x",)}, {"logprobs": 0}, {"prompt_logprobs": 0}),
         *({"best_of": 2}, {"beam_width": 1, "temperature": 0}),
     ):
         assert not SamplingParams(**fields).is_plain, fields
