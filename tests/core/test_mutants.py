@@ -52,7 +52,7 @@ MUTANTS: dict[str, list[Edit]] = {
     "revived blocks counted as free": [Edit(KVManager, "shortage", "pool.num_free - revived", "pool.num_free")],
     "part of a block indexed": [Edit(KVManager, "commit", "num_computed // self.block_size", "num_computed")],
     "released to the wrong count": [Edit(BlockPool, "release", "self.ref_counts[block] -= 1", "pass")],
-    "progress kept when preempted": [Edit(Scheduler, "_preempt", "request.num_computed = 0", "pass")],
+    "progress kept when preempted": [Edit(Scheduler, "_preempt_one", "request.num_computed = 0", "pass")],
     "admission after preemption": [Edit(Scheduler, "_admit_waiting", "if not all(", "if False and all(")],
     "oldest preempted first": [Edit(Scheduler, "_schedule_running", "max(self.running", "min(self.running")],
     "sampled within a prompt": [Edit(Scheduler, "_plan", "end == request.num_known", "True")],
@@ -60,7 +60,7 @@ MUTANTS: dict[str, list[Edit]] = {
         Edit(Scheduler, "_plan", "context_lengths.append(end)", "context_lengths.append(request.num_known)")
     ],
     "cached tokens cost budget": [
-        Edit(Scheduler, "_admit_waiting", "request.num_known - hit.num_tokens", "request.num_known")
+        Edit(Scheduler, "_admit_waiting", "one.num_known - one.num_computed", "one.num_known")
     ],
     "queue ignores order": [
         Edit(WaitingQueue, "push", "_Entry(self._order.rank(request)", "_Entry((-request.index,)")
