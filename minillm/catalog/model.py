@@ -10,7 +10,7 @@ from minillm.catalog.accelerator import Accelerator
 from minillm.catalog.geometry import Geometry, GroupedAttention
 from minillm.catalog.source import Source
 from minillm.costs import kv, roofline
-from minillm.costs.check import CostError
+from minillm.costs.check import CostError, positive
 
 
 @dataclass(frozen=True)
@@ -157,3 +157,34 @@ class Model:
         work = self.geometry.step_flops(new_tokens, cached_tokens, rows)
         peak = accelerator.flops_for_weights(dtype)
         return float(roofline.step_time_s(read, work, accelerator.memory_bandwidth, peak))
+
+    def chunk_times_s(
+        self, accelerator: Accelerator, prompt_tokens: int, budget: int, decoding: int = 0, context_tokens: int = 1
+    ) -> list[float]:
+        """The least seconds of each step in which a prompt runs in chunks, ``budget`` tokens a step.
+
+        ``decoding`` sequences get a token in each of them, and read ``context_tokens`` of cache for it.
+        """
+        if not decoding < budget:
+            raise CostError(f"a budget of {budget} tokens is all taken by {decoding} decoding sequences: raise it")
+        positive(prompt_tokens=prompt_tokens, context_tokens=context_tokens)
+        times, done = [], 0
+        while done < prompt_tokens:
+            chunk = min(budget - decoding, prompt_tokens - done)
+            ends = done + chunk == prompt_tokens  # only the last chunk has a row to sample
+            new, cached = [1] * decoding + [chunk], [context_tokens - 1] * decoding + [done]
+            times.append(self.step_time_s(accelerator, new, cached, sampled=decoding + ends))
+            done += chunk
+        return times
+
+    def chunked_ttft_s(
+        self, accelerator: Accelerator, prompt_tokens: int, budget: int, decoding: int = 0, context_tokens: int = 1
+    ) -> float:
+        """The least seconds to a prompt's first token in chunks (:meth:`chunk_times_s`)."""
+        return sum(self.chunk_times_s(accelerator, prompt_tokens, budget, decoding, context_tokens))
+
+    def longest_chunk_s(
+        self, accelerator: Accelerator, prompt_tokens: int, budget: int, decoding: int = 0, context_tokens: int = 1
+    ) -> float:
+        """The longest of those steps: what a decoding sequence waits at least for one of its tokens."""
+        return max(self.chunk_times_s(accelerator, prompt_tokens, budget, decoding, context_tokens))

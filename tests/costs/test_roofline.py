@@ -192,6 +192,35 @@ def test_step_of_a_serving_engine() -> None:
         LLAMA.step_time_s(H100, [1, 1], [3])
 
 
+def test_a_prompt_in_chunks_does_the_work_of_the_whole_one() -> None:
+    """Without others: chunks bound by arithmetic take the whole prompt's time, chunks of one token read it all anew."""
+    whole = LLAMA.prefill_flops(8192) / H100.flops("bf16")
+    assert LLAMA.chunk_times_s(H100, 8192, 8192) == [pytest.approx(whole)]
+    assert LLAMA.chunked_ttft_s(H100, 8192, 2048) == pytest.approx(whole)
+    alone = LLAMA.chunk_times_s(H100, 100, 1)
+    assert sum(alone) == pytest.approx(sum(LLAMA.decode_bytes(n) for n in range(1, 101)) / H100.memory_bandwidth)
+
+
+@given(prompt=st.integers(1, 5000), budget=st.integers(2, 600), decoding=st.integers(0, 64))
+def test_chunks_beside_decoding_sequences(prompt: int, budget: int, decoding: int) -> None:
+    if decoding >= budget:
+        with pytest.raises(CostError, match=f"a budget of {budget} tokens is all taken by {decoding} decoding"):
+            LLAMA.chunk_times_s(H100, prompt, budget, decoding, 2048)
+        return
+    times = LLAMA.chunk_times_s(H100, prompt, budget, decoding, 2048)
+    assert len(times) == -(-prompt // (budget - decoding))
+    # No step is shorter than a decode without the prompt, none longer than all its reads and then all its work.
+    decode = LLAMA.decode_bytes(2048, decoding) if decoding else LLAMA.decode_bytes(1)
+    chunk = min(budget - decoding, prompt)
+    work = LLAMA.decode_flops(2048, decoding) if decoding else 0
+    work += linear_flops(LLAMA.parameters, chunk)
+    work += attention_flops(attention_pairs(chunk, prompt - chunk), LLAMA.heads, LLAMA.head_dim) * LLAMA.layers
+    assert min(times) >= decode / H100.memory_bandwidth
+    assert max(times) <= (decode + LLAMA.kv_bytes(prompt, "bf16")) / H100.memory_bandwidth + work / H100.flops("bf16")
+    assert LLAMA.longest_chunk_s(H100, prompt, budget, decoding, 2048) == max(times)
+    assert LLAMA.chunked_ttft_s(H100, prompt, budget, decoding, 2048) == sum(times)
+
+
 def test_large_batches_are_bound_by_arithmetic() -> None:
     def bound_by_arithmetic(batch: int) -> bool:
         read, work = (
