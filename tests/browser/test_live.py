@@ -45,9 +45,9 @@ class Troubles(list[str]):
 
 @pytest.fixture
 def page(browser: Browser) -> Iterator[Page]:
-    page = browser.new_page(viewport={"width": 1000, "height": 900})
-    yield page
-    page.close()
+    context = browser.new_context(viewport={"width": 1000, "height": 900})
+    yield context.new_page()
+    context.close()
 
 
 @pytest.fixture(scope="module")
@@ -122,6 +122,13 @@ def test_a_notebook_moves_in_the_browsers_python(page: Page, published: str) -> 
     said = page.evaluate("[...globalThis.said].join('; ')")
     assert " MB" in said  # what it is loading, and how far it is
     assert troubles == []
+    # Another time the browser has it all: the page leaves it to the frame to read.
+    again = page.context.new_page()
+    again.goto(published)
+    ask_live(again, "kv-cache-size")
+    expect(again.locator(".hbl-status")).to_have_text("Starting Python", timeout=STARTED_MS)
+    read = "performance.getEntriesByType('resource').map((e) => e.name)"
+    assert not [name for name in again.evaluate(read) if "/notebooks/packages/" in name]
 
 
 def _grows_and_stops(page: Page, address: str) -> None:
