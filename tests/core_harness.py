@@ -8,11 +8,13 @@ compares every output with an oracle that knows no blocks.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from adversaries import DRAFTERS, Knowing
 from core_oracle import audit_logprobs, oracle
+from draft_audit import audit_draft, audit_length
 
 from minillm.backends.hash_model import HashModel
 from minillm.core.clock import VirtualClock
@@ -23,6 +25,7 @@ from minillm.core.plan import StepPlan, StepResult
 from minillm.core.prefix import Hash, digest128
 from minillm.core.request import Request, RequestError, Status
 from minillm.core.sampling import SamplingParams
+from minillm.core.speculate.speculator import Speculation, Verification
 from minillm.core.trace import Replay
 
 GREEDY = SamplingParams(temperature=0)
@@ -37,6 +40,7 @@ class AuditedModel(HashModel):
         self.engine: Engine | None = None
         self.plans: list[StepPlan] = []
         self.during_run: Callable[[], object] = lambda: None  # what the outside does while a step is in flight
+        self.moved: list[tuple[int, int]] = []  # slots
 
     def run(self, plan: StepPlan) -> StepResult:
         assert self.engine is not None
@@ -48,6 +52,15 @@ class AuditedModel(HashModel):
         self.during_run()
         self.clock.advance(1.0)
         return StepResult(result.token_ids, 1.0, result.logprobs)
+
+    def copy_slots(self, pairs: Sequence[tuple[int, int]]) -> None:
+        assert self.engine is not None
+        pool, index = self.engine.kv.pool, self.engine.kv.index
+        for _, target in pairs:
+            assert pool.ref_counts[target // self._block_size] == 1, "I16: a slot is copied into a shared block"
+            assert target // self._block_size not in index, "I16: a slot is copied into an indexed block"
+        self.moved += pairs
+        super().copy_slots(pairs)
 
     def is_written(self, block: int) -> bool:
         size = self._block_size
@@ -65,25 +78,31 @@ def audit_plan(engine: Engine, plan: StepPlan) -> None:
         request = engine.requests[request_id]
         start, end = plan.query_starts[r], plan.query_starts[r + 1]
         assert end > start, "I18: scheduled with no token"
-        assert plan.positions[start:end] == list(range(request.num_computed, request.num_computed + end - start))
-        assert plan.token_ids[start:end] == request.token_ids[request.num_computed :][: end - start]
-        assert plan.context_lengths[r] == request.num_computed + end - start, "row 7: reads past what is written"
+        first = request.num_computed
+        known = min(end, start + request.num_known - first)  # behind these, a draft
+        assert plan.positions[start:known] == list(range(first, first + known - start))
+        assert plan.token_ids[start:known] == request.token_ids[first:][: known - start]
+        assert plan.context_lengths[r] == first + end - start, "row 7: reads past what is written"
         assert len(plan.block_tables[r]) == -(-plan.context_lengths[r] // size), "I13: table length"
-        drawn = [t for draw, t in enumerate(plan.sample_tokens) if start <= t < end and draw not in plan.targets]
-        may_draw = plan.context_lengths[r] == request.num_known
+        drawn = [t for draw, t in enumerate(plan.sample_tokens) if start <= t < known and draw not in plan.targets]
+        may_draw = first + known - start == request.num_known
         group = request.group
         draws = 1 if group is None or group.beams is not None or group.has_forked else len(group.members)
         may_be_banned = request.params.min_tokens > 0 or request.params.bad_words
-        assert drawn == [end - 1] * draws * may_draw or (may_be_banned and not drawn)
-        for position, slot in zip(plan.positions[start:end], plan.slots[start:end], strict=True):
+        assert drawn == [known - 1] * draws * may_draw or (may_be_banned and not drawn)
+        if known < end:
+            audit_draft(plan, r, request, known)
+        for place, slot in enumerate(plan.slots[start:end], start=first):
             block = slot // size
-            assert slot == plan.block_tables[r][position // size] * size + position % size
+            assert slot == plan.block_tables[r][place // size] * size + place % size
             assert block != 0, "the null block is written"
             assert pool.ref_counts[block] == 1, "I16: a shared block is written"
             assert block not in index, "I16: an indexed block is written"
     # Beams are admitted together, even where the budget has no token for each of them in this step.
     admitted = {e.request_id for e in engine.trace.events if (e.kind, e.step) == ("admit", plan.step)}
     for request in engine.scheduler.running:
+        for i, block in enumerate(engine.kv.table(request.request_id)):
+            assert block not in index or (i + 1) * size <= request.num_computed, "I12: a draft is indexed"
         decodes = request.num_known - request.num_computed == 1 and request.request_id not in admitted
         assert not decodes or request.request_id in plan.request_ids, "I22: a decode is left out of a step"
 
@@ -124,6 +143,16 @@ class Case:
     hash_function: Hash = digest128
     vocab_size: int = 2
     abort_in_flight: bool = False
+    drafter: str | None = None  # a name of ``adversaries.DRAFTERS``
+    draft_tokens: int = 3
+    verification: Verification = "draw"
+    adaptive: bool = False
+
+    def speculation(self) -> Speculation | None:
+        if self.drafter is None:
+            return None
+        drafter = DRAFTERS[self.drafter]()
+        return Speculation(drafter, self.draft_tokens, verification=self.verification, adaptive=self.adaptive)
 
 
 @dataclass
@@ -144,6 +173,8 @@ def make_engine(config: EngineConfig, **options: object) -> tuple[Engine, Audite
     model = AuditedModel(clock, vocab_size=vocab_size)  # type: ignore[arg-type]
     engine = Engine(model, config, clock=clock, **options)  # type: ignore[arg-type]
     model.engine = engine
+    if engine.speculator is not None and isinstance(engine.speculator.drafter, Knowing):
+        engine.speculator.drafter.model = model
     audit_choices(engine)
     return engine, model
 
@@ -180,7 +211,11 @@ def audit_choices(engine: Engine) -> None:
 def drive(case: Case) -> Outcome:
     """Run a case to its end under all audits, then check outputs, events, order and replay."""
     engine, model = make_engine(
-        case.config, eos_ids=case.eos_ids, hash_function=case.hash_function, vocab_size=case.vocab_size
+        case.config,
+        eos_ids=case.eos_ids,
+        hash_function=case.hash_function,
+        vocab_size=case.vocab_size,
+        speculation=case.speculation(),
     )
     outcome = Outcome(engine, model)
     aborts: dict[int, list[str]] = {}
@@ -236,6 +271,8 @@ def audit_outcome(case: Case, outcome: Outcome) -> None:
             assert request.finish_reason == "error", "I21"
             assert request.admitted_s is None, "refused after it ran"
             assert not request.output_ids, "refused after it ran"
+        elif case.verification == "rejection" and request.params.temperature > 0:
+            audit_length(request)  # the ids depend on the drafts, their distribution does not
         elif request.finish_reason == "abort":
             assert request.output_ids == expected[: request.num_output], "a wrong token before the abort"
         else:
@@ -306,6 +343,9 @@ def random_case(rng: random.Random) -> Case:
         eos_ids=rng.choice([frozenset(), frozenset({1})]),
         hash_function=rng.choice([digest128, six_bits, two_bits]),
         abort_in_flight=rng.random() < 0.3,
+        drafter=rng.choice(list(DRAFTERS)) if rng.random() < 0.6 else None,
+        draft_tokens=rng.randint(1, 5),
+        adaptive=rng.random() < 0.2,
     )
 
 
@@ -319,7 +359,7 @@ def _random_job(rng: random.Random, max_model_len: int) -> Job:
     params = SamplingParams(
         temperature=temperature,
         max_tokens=max_tokens,
-        min_tokens=rng.choice([0, 0, max_tokens]),
+        min_tokens=rng.choice([0, 0, max_tokens, rng.randint(0, max_tokens)]),
         seed=None if is_searched else rng.choice([None, 7]),
         ignore_eos=rng.random() < 0.5,
         stop_token_ids=rng.choice([(), (), (0,)]),

@@ -41,5 +41,8 @@ class Backend(Protocol):
         Targets are distinct; every source is read as it was before the call.
         """
 
+    def copy_slots(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy the K/V of single tokens, (source, target) slots, before the next ``run``; else as ``copy_blocks``."""
+
     def close(self) -> None:
         """Release memory; calling it twice is fine."""

@@ -14,8 +14,9 @@ from typing import NamedTuple
 from minillm.backends.base import Capacity
 from minillm.core.logprobs import TokenLogprobs, token_logprobs
 from minillm.core.plan import StepPlan, StepResult
-from minillm.core.sampling import SamplingParams, sample
+from minillm.core.sampling import SamplingParams, distribution, sample
 from minillm.core.shaping import Transform
+from minillm.core.speculate.rejection import draw_against
 
 _MASK64 = (1 << 64) - 1
 _EMPTY = 0  # the node of the empty prefix
@@ -89,13 +90,17 @@ class HashModel:
         nodes = [node for r in range(rows) for node in self._write(plan, r, *bounds[r])]
         if self._check_reads:
             for r in range(rows):
-                self._read_back(plan, r, nodes[bounds[r][1] - 1])
+                self._read_back(plan, r, nodes[bounds[r][0] : bounds[r][1]])
         token_ids: list[int] = []
         logprobs: dict[int, TokenLogprobs] = {}
         draws = zip(plan.sample_tokens, plan.sampling, plan.uniforms, strict=True)
         for draw, (token, params, uniform) in enumerate(draws):
             logits = self._logits(self._prefixes[nodes[token]].digest)
-            token_ids.append(sample(logits, params, uniform, plan.transforms.get(draw)))
+            transform, proposal = plan.transforms.get(draw), plan.proposals.get(draw)
+            if proposal is None:
+                token_ids.append(sample(logits, params, uniform, transform))
+            else:
+                token_ids.append(draw_against(distribution(logits, params, transform), proposal, uniform))
             if draw in plan.logprobs:
                 target = plan.targets.get(draw, token_ids[draw])
                 logprobs[draw] = token_logprobs(logits, target, plan.logprobs[draw])
@@ -106,6 +111,11 @@ class HashModel:
         read = [self._slots[source * size : (source + 1) * size] for source, _ in pairs]
         for (_, target), content in zip(pairs, read, strict=True):
             self._slots[target * size : (target + 1) * size] = content
+
+    def copy_slots(self, pairs: Sequence[tuple[int, int]]) -> None:
+        read = [self._slots[source] for source, _ in pairs]
+        for (_, target), content in zip(pairs, read, strict=True):
+            self._slots[target] = content
 
     def close(self) -> None:
         self._slots = []
@@ -134,16 +144,35 @@ class HashModel:
         node = _EMPTY
         if plan.positions[start] > 0:
             node = self._slot(plan, row, plan.positions[start] - 1)
-        nodes = []
+        parents = plan.trees.get(row, ())
+        first = end - len(parents)  # of the tree
+        nodes: list[int] = []
         for i in range(start, end):
+            if i >= first:
+                node = nodes[first - start + parents[i - first]]
             node = self._intern(node, plan.token_ids[i])
+            if i >= first and self._prefixes[node].length != plan.positions[i] + 1:
+                raise WrongReadError(
+                    f"step {plan.step}: {plan.request_ids[row]} puts a token of its tree at position "
+                    f"{plan.positions[i]} after {self._prefixes[node].length - 1} others"
+                )
             self._slots[plan.slots[i]] = node
             nodes.append(node)
         return nodes
 
-    def _read_back(self, plan: StepPlan, row: int, node: int) -> None:
-        """Attention's read: the slots of all positions must hold the chain of prefixes that ends in ``node``."""
-        for position in range(plan.context_lengths[row] - 1, -1, -1):
+    def _read_back(self, plan: StepPlan, row: int, nodes: list[int]) -> None:
+        """Attention's reads: the slots of all places must hold the prefixes that lead to the row's ``nodes``."""
+        parents = plan.trees.get(row, ())
+        for i, node in enumerate(nodes[len(nodes) - len(parents) :]):
+            # A branch's own tokens; what lies before the tree is read once, below.
+            place = plan.context_lengths[row] - len(parents) + i
+            if self._slot(plan, row, place) != node:
+                raise WrongReadError(
+                    f"step {plan.step}: {plan.request_ids[row]} reads token {i} of its tree from place {place} and "
+                    f"finds another"
+                )
+        node = nodes[len(nodes) - len(parents) - 1]
+        for position in range(plan.context_lengths[row] - len(parents) - 1, -1, -1):
             found = self._slot(plan, row, position)
             prefix = self._prefixes[node]
             if found != node or prefix.length != position + 1:

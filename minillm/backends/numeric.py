@@ -195,6 +195,14 @@ class NumericBackend(ABC):
                     side = sides[way[1]]
                     side[self._beside(targets, side)] = self._beside(content, side)
 
+    def copy_slots(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy what is kept of single tokens (source, target); all sources are read before anything is written."""
+        if not pairs:
+            return
+        sources, targets = (self._array(slots) for slots in np.asarray(pairs, dtype=np.int64).T.copy())
+        for keys, values in self._caches:
+            keys[targets], values[targets] = keys[sources], values[sources]
+
     def poison_blocks(self, blocks: Sequence[int]) -> None:
         """Debugging: overwrite freed blocks with NaN."""
         self._poison_slots(self._slots_of(blocks))

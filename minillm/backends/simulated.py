@@ -38,6 +38,9 @@ class Weightless:
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
         pass
 
+    def copy_slots(self, pairs: Sequence[tuple[int, int]]) -> None:
+        pass
+
     def close(self) -> None:
         pass
 
@@ -75,6 +78,9 @@ class SimulatedBackend:
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
         self._inner.copy_blocks(pairs)
         self._clock.advance(self._copy_time(pairs))
+
+    def copy_slots(self, pairs: Sequence[tuple[int, int]]) -> None:
+        self._inner.copy_slots(pairs)
 
     def close(self) -> None:
         self._inner.close()

@@ -25,7 +25,8 @@ _GIVEN = SamplingParams(temperature=0)  # for draws at which nothing is drawn: t
 def add_draws(plan: StepPlan, part: Scheduled, vocab_size: int) -> None:
     """Append the draws of a part whose tokens are the last of ``plan.token_ids``, and count them in the part.
 
-    A part whose next token cannot be drawn, for everything is banned, gets no draw and an error.
+    A part whose next token cannot be drawn, for everything is banned, gets no draw and an error. The draws
+    after drafted tokens come later (``add_drafted_draws``).
     """
     request, end = part.request, part.start + part.num_tokens
     before = len(plan.sample_tokens)
@@ -60,15 +61,31 @@ def _add_prompt_draws(plan: StepPlan, request: Request, start: int, end: int, nu
 
 def _add_next_draws(plan: StepPlan, request: Request, transform: Transform | None) -> None:
     """A draw from the logits after the last known token, or one for each member that parts from it here."""
-    params, group = request.params, request.group
+    group = request.group
     members = [request] if group is None or group.has_forked else group.members
     for member in members:
-        number = uniform(member.seed, member.num_output) if params.temperature > 0 else 0.0
-        draw = _append(plan, len(plan.token_ids) - 1, params, number)
-        if transform is not None:
-            plan.transforms[draw] = transform
-        if params.logprobs is not None or params.best_of is not None:
-            plan.logprobs[draw] = params.logprobs or 0
+        _add_draw(plan, member, len(plan.token_ids) - 1, 0, transform)
+
+
+def add_drafted_draws(plan: StepPlan, part: Scheduled) -> None:
+    """Append a draw after each of the part's drafted tokens, the last of ``plan.token_ids``, in case it is accepted."""
+    draft = part.draft
+    first = len(plan.token_ids) - len(draft.token_ids)
+    for node in range(len(draft.token_ids)):
+        transform = part.draft_transforms[node] if part.draft_transforms else None
+        _add_draw(plan, part.request, first + node, len(draft.path(node)), transform)
+    part.num_draws += len(draft.token_ids)
+
+
+def _add_draw(plan: StepPlan, request: Request, token: int, ahead: int, transform: Transform | None) -> None:
+    """A draw after the flat ``token``, for the output that comes when ``ahead`` more than the known ones are out."""
+    params = request.params
+    number = uniform(request.seed, request.num_output + ahead) if params.temperature > 0 else 0.0
+    draw = _append(plan, token, params, number)
+    if transform is not None:
+        plan.transforms[draw] = transform
+    if params.logprobs is not None or params.best_of is not None:
+        plan.logprobs[draw] = params.logprobs or 0
 
 
 def _append(plan: StepPlan, token: int, params: SamplingParams, number: float) -> int:

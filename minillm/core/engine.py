@@ -38,6 +38,9 @@ from minillm.core.prefix import Hash, digest128
 from minillm.core.request import Event, FinishReason, Request, RequestError, Status
 from minillm.core.sampling import SamplingParams, derived_seed, uniform
 from minillm.core.scheduler import Scheduled, Scheduler, Step
+from minillm.core.speculate.accept import draws_that_count
+from minillm.core.speculate.draft import DraftError
+from minillm.core.speculate.speculator import Speculation, Speculator
 from minillm.core.step_times import StepTimes
 from minillm.core.stops import commit_tokens
 from minillm.core.trace import Trace
@@ -74,8 +77,12 @@ class Engine:
         tokenizer: TokenBytes | None = None,
         clock: Callable[[], float] = time.perf_counter,
         hash_function: Hash = digest128,
+        speculation: Speculation | None = None,
     ) -> None:
-        """Load ``backend`` with the configured blocks. ``hash_function`` is the prefix index's."""
+        """Load ``backend`` with the configured blocks. ``hash_function`` is the prefix index's.
+
+        A drafter belongs to one engine.
+        """
         self.config = config = config if config is not None else EngineConfig()
         self.backend = backend
         backend.load(block_size=config.block_size, num_blocks=config.num_blocks, num_host_blocks=config.num_host_blocks)
@@ -94,8 +101,15 @@ class Engine:
         self.step_times = StepTimes()
         self._load = LoadShedder(config, self.step_times)
         self.order = make_order(config, self.step_times)
+        self.speculator = None if speculation is None else Speculator(speculation, self.kv, self.trace, capacity)
         self.scheduler = Scheduler(
-            config, self.kv, make_policy(config), self.order, self.trace, vocab_size=capacity.vocab_size
+            config,
+            self.kv,
+            make_policy(config),
+            self.order,
+            self.trace,
+            vocab_size=capacity.vocab_size,
+            speculator=self.speculator,
         )
         self.requests: dict[str, Request] = {}
         self.num_steps = 0
@@ -232,7 +246,7 @@ class Engine:
             result = self.backend.run(step.plan)
             self._check_result(step, result)
         except Exception as error:
-            self._fail(step, f"{type(error).__name__}: {error}")
+            self._fail([part.request for part in step.scheduled], step.copies, f"{type(error).__name__}: {error}")
             raise
         return self.commit_step(step, result)
 
@@ -268,7 +282,11 @@ class Engine:
                 self.trace.emit("arrive", request.request_id, tokens=request.num_prompt)
                 self.scheduler.add(request)
                 newcomers.append(request)
-        step = self.scheduler.schedule(self.num_steps, now_s, self._next_arrival_s() is not None)
+        try:
+            step = self.scheduler.schedule(self.num_steps, now_s, self._next_arrival_s() is not None)
+        except DraftError as error:
+            self._fail([request for request in self.scheduler.running if request.num_in_flight], (), str(error))
+            raise EngineError(str(error)) from error
         self._shed(newcomers, now_s)
         return step
 
@@ -300,7 +318,7 @@ class Engine:
                 continue
             request.num_computed = part.start + part.num_tokens
             self.kv.commit(request)
-            if not request.is_plain:
+            if not request.is_plain or part.draft.token_ids:
                 self._commit_draws(part, step.plan, result, first_draw, now_s, events)
             elif part.num_draws:
                 self._commit_token(request, result.token_ids[first_draw], now_s, events)
@@ -377,10 +395,24 @@ class Engine:
             events.append(self._end(request, "error", now_s, error=part.error))
         elif draws and request.group is not None and request.group.beams is not None:
             request.group.beams.offer(request, result.logprobs[draws[0]])
+        elif part.draft.token_ids:
+            self._commit_draft(part, result, draws, now_s, events)
         elif draws:
             for draw, member in zip(draws, self._drawing(request), strict=True):
                 if not member.is_finished:
                     self._commit_token(member, result.token_ids[draw], now_s, events, result.logprobs.get(draw))
+
+    def _commit_draft(
+        self, part: Scheduled, result: StepResult, draws: Sequence[int], now_s: float, events: list[Event]
+    ) -> None:
+        """The tokens that the target accepts of a draft, and the one drawn after them."""
+        if self.speculator is None:
+            raise EngineError(f"{part.request.request_id} has a draft without speculation")
+        path = self.speculator.accept(part, [result.token_ids[draw] for draw in draws])
+        draws = [draws[i] for i in draws_that_count(path)]
+        tokens = [result.token_ids[draw] for draw in draws]
+        logprobs = [result.logprobs[draw] for draw in draws if draw in result.logprobs]
+        self._commit_tokens(part.request, tokens, now_s, events, logprobs, part, path)
 
     def _drawing(self, request: Request) -> list[Request]:
         """The request, or all members of its group when they part here: then they run from now on."""
@@ -431,16 +463,40 @@ class Engine:
         now_s: float,
         events: list[Event],
         logprobs: Sequence[TokenLogprobs],
+        part: Scheduled | None = None,
+        path: Sequence[int] = (),
     ) -> None:
+        """Append tokens up to the first that ends the request. With ``part``, all but the last are those of its
+        draft on ``path``."""
         request_id = request.request_id
         committed = commit_tokens(
             request, token_ids, detokenizer=self._detokenizers.get(request_id), time_s=now_s, logprobs=logprobs
         )
+        request.chunk_sizes.append(len(committed.tokens))
+        if part is not None:
+            self._keep_accepted(part, path[: len(committed.tokens) - 1])
         for i, (token, text) in enumerate(committed.tokens):
             self.order.on_token(request)
             events.append(Event(request_id, "token", now_s, token, text, logprobs=logprobs[i] if logprobs else None))
         if committed.finish_reason is not None:
             events.append(self._end(request, committed.finish_reason, now_s, committed.last_text))
+
+    def _keep_accepted(self, part: Scheduled, path: Sequence[int]) -> None:
+        """Bring the K/V of the accepted ``path`` of a draft together, and give back the rest of its slots."""
+        request, first, size = part.request, part.start + part.num_tokens, self.config.block_size
+        for token_id in request.token_ids[first:]:
+            self.trace.emit("token", request.request_id, token_id=token_id)
+        # All but the newest token went through the model, in this step or before.
+        request.num_computed = request.num_known - 1
+        table = self.kv.table(request.request_id)
+        # A tree's tokens lie in the tree's order: those of a path that is not its first one have others between.
+        places = [(first + node, first + i) for i, node in enumerate(path) if node != i]
+        if places:
+            slots = [(table[a // size] * size + a % size, table[b // size] * size + b % size) for a, b in places]
+            self.backend.copy_slots(slots)
+        self.kv.commit(request)
+        self.kv.rewind(request, request.num_computed)
+        self.trace.emit("verify", request.request_id, tokens=len(path), computed=request.num_computed)
 
     def _end(self, request: Request, reason: FinishReason, now_s: float, text: str = "", error: str = "") -> Event:
         """End a request, and those of its group that depend on it when it is cut off."""
@@ -458,6 +514,8 @@ class Engine:
         """The only way out of a request: blocks released, one terminal event."""
         request_id = request.request_id
         self.scheduler.remove(request)
+        if self.speculator is not None:
+            self.speculator.forget(request_id)
         detokenizer = self._detokenizers.pop(request_id, None)
         if detokenizer is not None and reason in ("abort", "error"):
             text = detokenizer.flush()
@@ -473,18 +531,19 @@ class Engine:
         self.trace.emit(kind, request_id, note=error or reason)
         return Event(request_id, kind, now_s, text=text, finish_reason=reason, error=error)
 
-    def _fail(self, step: Step, error: str) -> None:
-        """The backend raised: the requests of its step end with an error, the others go on.
+    def _fail(self, requests: Sequence[Request], copies: Sequence[tuple[int, int]], error: str) -> None:
+        """The backend or a drafter raised: the requests of its step end with an error, the others go on.
 
         So do those that were to be swapped out before it, for their K/V may not have reached the host.
         """
         now_s = self.clock()
-        for request_id in self.kv.swapped_by(step.copies):
+        for request_id in self.kv.swapped_by(copies):
             self._outbox.append(self._end(self.requests[request_id], "error", now_s, error=error))
-        for part in step.scheduled:
-            part.request.num_in_flight -= 1
-            if not part.request.is_finished:
-                self._outbox.append(self._end(part.request, "error", now_s, error=error))
+        for request in requests:
+            request.num_in_flight -= 1
+        for request in requests:
+            if not request.is_finished:
+                self._outbox.append(self._end(request, "error", now_s, error=error))
         self.num_steps += 1
 
     def _next_arrival_s(self) -> float | None:

@@ -175,6 +175,12 @@ class KVManager:
         self._copies.clear()
         return [(source, target) for target, source in sources.items() if source != target]
 
+    def awaits_copy(self, request: Request) -> bool:
+        """Whether blocks of the table get their content only when what ``take_copies`` returns is carried out."""
+        if not self._copies:
+            return False
+        return not {target for _, target in self._copies}.isdisjoint(self._tables[request.request_id].blocks)
+
     def commit(self, request: Request) -> None:
         """Index the blocks that are full of computed tokens and were not before."""
         table = self._tables[request.request_id]

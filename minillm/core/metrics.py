@@ -1,16 +1,17 @@
 """What a run cost its users and its machine: latencies of each request, throughput and memory of the run.
 
-TTFT: arrival to first token. ITL: the gaps between tokens. TPOT: (end to end - TTFT) / (tokens - 1), the
-mean gap, which stays right when several tokens come at once. All times are seconds of the engine's clock.
+TTFT: arrival to first token. ITL: the gaps between steps that yielded tokens; with speculation a step may
+yield several, which come at once. TPOT: (end to end - TTFT) / (tokens - 1), the mean time of a token
+whatever came together. All times are seconds of the engine's clock.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
-from minillm.core.request import FinishReason, Request
+from minillm.core.request import DraftCounts, FinishReason, Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,10 +24,13 @@ class RequestMetrics:
     prompt_tokens: int
     cached_tokens: int  # of the prompt, found in the prefix cache
     output_tokens: int
+    output_steps: int  # that yielded them
+    drafted_tokens: int
+    accepted_tokens: int  # of the drafted ones
     preemptions: int
     queue_s: float | None  # arrival to first admission
     ttft_s: float | None
-    itl_s: tuple[float, ...]  # output_tokens - 1 gaps
+    itl_s: tuple[float, ...]  # output_steps - 1 gaps
     tpot_s: float | None  # from two tokens on
     e2e_s: float | None  # arrival to end
     slo_met: bool | None  # both objectives it brought; None without any, or while it is not known
@@ -34,7 +38,8 @@ class RequestMetrics:
 
 
 def request_metrics(request: Request) -> RequestMetrics:
-    times = request.token_times_s
+    times, drafts = request.token_times_s, request.draft_counts
+    chunk_times = [times[end - 1] for end in accumulate(request.chunk_sizes)]
     # A request that was aborted ends after its last token: that wait belongs to no token.
     last_s = times[-1] if times else request.finished_s
     ended = request.finished_s is not None
@@ -47,10 +52,13 @@ def request_metrics(request: Request) -> RequestMetrics:
         prompt_tokens=request.num_prompt,
         cached_tokens=request.num_cached,
         output_tokens=request.num_output,
+        output_steps=len(request.chunk_sizes),
+        drafted_tokens=drafts.num_drafted if drafts is not None else 0,
+        accepted_tokens=drafts.num_accepted if drafts is not None else 0,
         preemptions=request.num_preemptions,
         queue_s=None if request.admitted_s is None else request.admitted_s - request.arrival_s,
         ttft_s=ttft_s,
-        itl_s=tuple(b - a for a, b in pairwise(times)),
+        itl_s=tuple(b - a for a, b in pairwise(chunk_times)),
         tpot_s=tpot_s,
         e2e_s=last_s - request.arrival_s if ended and last_s is not None else None,
         slo_met=_slo_met(request, ttft_s, tpot_s) if ended else None,
@@ -92,6 +100,10 @@ class RunMetrics:
     goodput_per_s: float  # requests that kept their objectives, over that duration
     prefix_hit_rate: float  # prompt tokens found in the cache, of those of all admitted requests
     peak_used_blocks: int
+    tokens_per_step: float  # output tokens of a request in a step that yields any: 1 without speculation
+    acceptance_rate: float | None  # accepted tokens of the drafted ones; None where nothing was drafted
+    # By depth, from 0: of the drafts that had a token so deep, the share of which one so deep was accepted.
+    acceptance_at: tuple[float, ...]
 
 
 def run_metrics(requests: Iterable[Request], steps: Iterable[StepSample], preemptions: int) -> RunMetrics:
@@ -101,6 +113,8 @@ def run_metrics(requests: Iterable[Request], steps: Iterable[StepSample], preemp
     measured = tuple(request_metrics(r) for r in requests)
     admitted = [r for r in requests if r.admitted_s is not None]
     prompt_tokens = sum(r.num_prompt for r in admitted)
+    output_steps = sum(len(r.chunk_sizes) for r in requests)
+    drafts = draft_counts(requests)
     return RunMetrics(
         requests=measured,
         steps=steps,
@@ -111,4 +125,15 @@ def run_metrics(requests: Iterable[Request], steps: Iterable[StepSample], preemp
         goodput_per_s=sum(r.slo_met is True for r in measured) / duration_s if duration_s > 0 else 0.0,
         prefix_hit_rate=sum(r.num_cached for r in admitted) / prompt_tokens if prompt_tokens else 0.0,
         peak_used_blocks=max((s.used_blocks for s in steps), default=0),
+        tokens_per_step=output_tokens / output_steps if output_steps else 0.0,
+        acceptance_rate=drafts.num_accepted / drafts.num_drafted if drafts.num_drafted else None,
+        acceptance_at=tuple(a / n for a, n in zip(drafts.accepted_at, drafts.drafts_at, strict=True)),
     )
+
+
+def draft_counts(requests: Iterable[Request]) -> DraftCounts:
+    """Of all requests together."""
+    total = DraftCounts()
+    for counts in (r.draft_counts for r in requests if r.draft_counts is not None):
+        total.merge(counts)
+    return total

@@ -10,17 +10,23 @@ from dataclasses import dataclass, field
 from minillm.core.logprobs import TokenLogprobs
 from minillm.core.sampling import SamplingParams
 from minillm.core.shaping import Transform
+from minillm.core.speculate.rejection import Proposal
 
 
 @dataclass(slots=True)
 class StepPlan:
     """One step of the engine for ``R`` requests, ``T`` tokens and ``S`` draws in all.
 
-    Request ``r`` owns the flat tokens ``query_starts[r]:query_starts[r + 1]``. Their positions are
-    consecutive; the first equals the number of its tokens whose K/V is already in the cache.
+    Request ``r`` owns the flat tokens ``query_starts[r]:query_starts[r + 1]``. They lie at consecutive places of
+    its block table; the first place is the number of its tokens whose K/V is already in the cache. A token's
+    position in its sequence is its place, but for the tokens of a tree.
+
+    A row in ``trees`` ends with the tokens of a token tree: for each its parent among them, or -1 for the row's
+    token before them. Such a token attends to its ancestors, itself and what lies before the tree; its
+    position is that of the token before the tree, and as many more as there are tokens on its path.
 
     A draw takes the logits after one flat token. A request may have none, one, or several; draws are
-    ordered by their flat token, thus by request. The three fields at the end are sparse: a draw that
+    ordered by their flat token, thus by request. The fields at the end are sparse: a draw, or a row, that
     wants nothing of the kind is not in them.
     """
 
@@ -41,6 +47,9 @@ class StepPlan:
     # By draw that is in ``logprobs``: the token whose log-probability is wanted, if not the one drawn. So for
     # a prompt, whose tokens are given; nobody looks at what is drawn there.
     targets: dict[int, int] = field(default_factory=dict)
+    trees: dict[int, Sequence[int]] = field(default_factory=dict)  # by row
+    # By draw: the drafted token in whose place it is made, for the rule of `minillm.core.speculate.rejection`.
+    proposals: dict[int, Proposal] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Literal
 
 from minillm.core.logprobs import TokenLogprobs
@@ -32,6 +33,27 @@ class Status(Enum):
     WAITING = "waiting"  # queued, new or preempted: holds no block
     RUNNING = "running"
     FINISHED = "finished"
+
+
+@dataclass(slots=True)
+class DraftCounts:
+    """What became of a request's drafts."""
+
+    num_drafted: int = 0  # tokens, those of a tree's branches all counted
+    num_accepted: int = 0
+    drafts_at: list[int] = field(default_factory=list)  # by depth, from 0: drafts that had a token so deep
+    accepted_at: list[int] = field(default_factory=list)  # by depth: drafts of which a token so deep was accepted
+
+    def add(self, num_tokens: int, depth: int, num_accepted: int) -> None:
+        """One draft of ``num_tokens``, its longest path of ``depth``."""
+        self.merge(DraftCounts(num_tokens, num_accepted, [1] * depth, [int(i < num_accepted) for i in range(depth)]))
+
+    def merge(self, other: DraftCounts) -> None:
+        """Count what the other counts, too."""
+        self.num_drafted += other.num_drafted
+        self.num_accepted += other.num_accepted
+        self.drafts_at = [a + b for a, b in zip_longest(self.drafts_at, other.drafts_at, fillvalue=0)]
+        self.accepted_at = [a + b for a, b in zip_longest(self.accepted_at, other.accepted_at, fillvalue=0)]
 
 
 @dataclass(slots=True, eq=False)
@@ -70,9 +92,11 @@ class Request:
 
     num_cached: int = 0  # prompt tokens found in the prefix cache when first admitted
     num_preemptions: int = 0
+    draft_counts: DraftCounts | None = None  # None while nothing was drafted
     admitted_s: float | None = None  # first time only
     finished_s: float | None = None
     token_times_s: list[float] = field(default_factory=list)  # one for each output token
+    chunk_sizes: list[int] = field(default_factory=list)  # output tokens of each step that yielded any
 
     def __post_init__(self) -> None:
         self.token_ids = list(self.prompt_ids)

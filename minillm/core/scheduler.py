@@ -9,6 +9,7 @@ is spoken for. The one exception is a request that outranks everybody preempted,
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from minillm.core.config import EngineConfig
@@ -20,6 +21,9 @@ from minillm.core.plan import StepPlan
 from minillm.core.policy import ContinuousPolicy, QueueView
 from minillm.core.request import Request, Status
 from minillm.core.sampling import uniform
+from minillm.core.shaping import Transform
+from minillm.core.speculate.draft import NO_DRAFT, Draft
+from minillm.core.speculate.speculator import Speculator
 from minillm.core.trace import Trace
 from minillm.core.waiting import WaitingQueue
 
@@ -34,6 +38,8 @@ class Scheduled:
     epoch: int  # the request's when planned: a result for an older one is dropped
     num_draws: int = 0  # how many of the plan's draws are its own
     error: str = ""  # why the request has to end with this step
+    draft: Draft = NO_DRAFT  # unverified tokens that run behind these
+    draft_transforms: Sequence[Transform | None] = ()  # of the draw after each, unless the request is plain
 
 
 @dataclass(slots=True)
@@ -66,6 +72,7 @@ class Scheduler:
         trace: Trace,
         *,
         vocab_size: int,
+        speculator: Speculator | None = None,
     ) -> None:
         self.running: list[Request] = []  # in order of admission
         self.waiting = WaitingQueue(order)
@@ -78,6 +85,7 @@ class Scheduler:
         self._trace = trace
         self._vocab_size = vocab_size
         self._groups: list[Group] = []  # those not finished that have a member queued or running
+        self._speculator = speculator
 
     def add(self, request: Request) -> None:
         """Queue a new or preempted request."""
@@ -124,6 +132,8 @@ class Scheduler:
         self._admit_waiting(draft, now_s, more_to_come)
         if not draft.scheduled:
             return None
+        if self._speculator is not None:
+            self._speculator.draft(draft.scheduled.values(), draft.budget)
         return Step(self._plan(step, draft.scheduled), list(draft.scheduled.values()), self._kv.take_copies())
 
     def _schedule_running(self, draft: _Draft) -> None:
@@ -269,9 +279,6 @@ class Scheduler:
                 plan.token_ids.extend(request.token_ids[start:end])
                 plan.positions.extend(range(start, end))
                 plan.slots.extend(table[p // size] * size + p % size for p in range(start, end))
-            plan.query_starts.append(len(plan.token_ids))
-            plan.context_lengths.append(end)
-            plan.block_tables.append(table.copy())
             # Logits of the last known token give the next one; a chunk that ends before it gives none.
             if not request.is_plain:
                 add_draws(plan, part, self._vocab_size)
@@ -282,4 +289,10 @@ class Scheduler:
                 plan.sampling.append(params)
                 draws = params.temperature > 0
                 plan.uniforms.append(uniform(request.seed, request.num_output) if draws else 0.0)
+            if self._speculator is not None and part.draft.token_ids:
+                self._speculator.extend(plan, part, table)
+                end += len(part.draft.token_ids)
+            plan.query_starts.append(len(plan.token_ids))
+            plan.context_lengths.append(end)
+            plan.block_tables.append(table.copy())
         return plan

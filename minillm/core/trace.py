@@ -11,6 +11,8 @@ Kinds, and what their fields mean:
 - ``evict``: these ``blocks`` lose the cached content they had.
 - ``allocate``: these ``blocks`` are appended to its table.
 - ``schedule``: ``tokens`` of it run in this step, after ``computed`` tokens whose K/V is in the cache.
+- ``draft``: so many unverified ``tokens`` run behind those scheduled.
+- ``verify``: so many ``tokens`` of its draft were accepted: ``computed`` tokens are in the cache now.
 - ``index``: these ``blocks`` of it are full and computed: others may hit them now.
 - ``token``: ``token_id`` was appended.
 - ``preempt``: it goes back to the queue; ``computed`` tokens are lost unless they stay cached.
@@ -37,6 +39,8 @@ Kind = Literal[
     "evict",
     "allocate",
     "schedule",
+    "draft",
+    "verify",
     "index",
     "token",
     "preempt",
@@ -152,6 +156,8 @@ class Replay:
                 del self.host_tables[request_id]
             case "schedule":
                 self.computed[request_id] = event.computed + event.tokens
+            case "verify":
+                self.computed[request_id] = event.computed
             case "token":
                 self.known[request_id] += 1
             case "preempt":
@@ -160,5 +166,5 @@ class Replay:
                 self.known.pop(request_id, None)
                 self.computed.pop(request_id, None)
                 self.tables.pop(request_id, None)
-            case "admit":
+            case "admit" | "draft":
                 pass

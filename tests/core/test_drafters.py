@@ -148,7 +148,7 @@ def test_suffix_forgets_outputs_beyond_its_limit() -> None:
 
 @given(st.floats(0, 0.99), st.integers(0, 6))
 def test_expected_tokens_is_the_sum_over_outcomes(acceptance: float, length: int) -> None:
-    """By the definition: i tokens confirmed and one more drawn, with chance a^i (1 - a), or all of them."""
+    """By the definition: i tokens accepted and one more drawn, with chance a^i (1 - a), or all of them."""
     outcomes = sum((i + 1) * acceptance**i * (1 - acceptance) for i in range(length))
     assert expected_tokens(acceptance, length) == pytest.approx(outcomes + (length + 1) * acceptance**length)
 
@@ -173,7 +173,7 @@ def test_adaptive_length_follows_the_acceptance_and_tries_again() -> None:
         lengths.append(policy.length("r"))
         if lengths[-1]:
             policy.observe("r", lengths[-1], 0)
-    idle = lengths.index(0)  # nothing is drafted after nothing was confirmed
+    idle = lengths.index(0)  # nothing is drafted after nothing was accepted
     assert max(lengths[idle:]) > 0, "after a while it is tried again"
     assert lengths.count(0) > 20
     policy.forget("r")

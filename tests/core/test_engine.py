@@ -454,13 +454,14 @@ def test_tpot_is_the_mean_gap_whatever_came_together() -> None:
     engine, _ = make_engine(EngineConfig(num_blocks=20))
     request = engine.add_request([1], greedy(5))
     list(engine.run())
-    request.token_times_s = [1.0, 2.0, 2.0, 2.0, 5.0]  # three tokens came at once
+    request.token_times_s = [1.0, 2.0, 2.0, 2.0, 5.0]
+    request.chunk_sizes = [1, 3, 1]  # three tokens came at once
     request.finished_s = 5.0
     [metrics] = engine.metrics().requests
     assert metrics.ttft_s is not None
     assert metrics.e2e_s is not None
     assert metrics.tpot_s == (metrics.e2e_s - metrics.ttft_s) / 4 == 1.0
-    assert metrics.itl_s == (1.0, 0.0, 0.0, 3.0)
+    assert metrics.itl_s == (1.0, 3.0)
 
 
 def test_metrics_of_requests_that_did_not_get_far() -> None:

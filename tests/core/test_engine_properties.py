@@ -7,6 +7,7 @@ import random
 from typing import Any
 
 import pytest
+from adversaries import DRAFTERS
 from core_harness import Case, Job, drive, random_case, six_bits, without
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -81,6 +82,9 @@ def cases(draw: st.DrawFn) -> Case:
         eos_ids=draw(st.sampled_from([frozenset(), frozenset({1})])),
         hash_function=draw(st.sampled_from([digest128, six_bits])),
         abort_in_flight=draw(st.booleans()),
+        drafter=draw(st.none() | st.sampled_from(list(DRAFTERS))),
+        draft_tokens=draw(st.integers(1, 5)),
+        adaptive=draw(st.booleans()),
     )
 
 
@@ -92,15 +96,16 @@ def test_every_invariant_at_every_step(case: Case) -> None:
 
 def test_the_random_workloads_reach_what_they_are_for() -> None:
     """A generator that never preempts or hits would pass everything."""
-    outcomes = [drive(random_case(random.Random(seed))) for seed in range(400)]
+    outcomes = [drive(random_case(random.Random(seed))) for seed in range(500)]
     assert sum(o.engine.scheduler.num_preemptions for o in outcomes) > 20
     assert sum(r.num_cached for o in outcomes for r in o.engine.requests.values()) > 200
     assert sum(len(o.refused) for o in outcomes) > 50
     kinds = {e.kind for o in outcomes for e in o.engine.trace.events}
     assert kinds == {
-        *("arrive", "hit", "admit", "evict", "allocate", "schedule", "index", "token", "preempt", "free", "finish"),
-        *("error", "fork", "copy"),
+        *("arrive", "hit", "admit", "evict", "allocate", "schedule", "draft", "verify", "index", "token"),
+        *("preempt", "free", "finish", "error", "fork", "copy"),
     }
+    assert sum(len(o.model.moved) for o in outcomes) > 5, "no accepted path of a tree had to be brought together"
 
 
 @pytest.mark.slow

@@ -2,30 +2,41 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import random
 import sys
 import textwrap
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pytest
+from adversaries import DRAFTERS
 from core_harness import drive, random_case
+from enumeration import check_certain, check_rule
 from kv_callers import random_calls
 
 from minillm.backends.hash_model import WrongReadError
+from minillm.core import draws
+from minillm.core import engine as engine_module
 from minillm.core.blocks import BlockPool, PoolError
-from minillm.core.engine import EngineError
+from minillm.core.engine import Engine, EngineError
 from minillm.core.kv_manager import KVManager
 from minillm.core.prefix import PrefixIndex
 from minillm.core.scheduler import Scheduler
+from minillm.core.speculate import rejection, speculator
+from minillm.core.speculate.speculator import Speculator
 from minillm.core.swap import HostBlocks
 from minillm.core.waiting import WaitingQueue
 
 
 class Edit(NamedTuple):
-    """In the source of one method, ``old`` becomes ``new``: a mutant of today's code, never of a copy."""
+    """In the source of one method, ``old`` becomes ``new``: a mutant of today's code, never of a copy.
 
-    owner: type
+    For a function, ``owner`` is the module that calls it.
+    """
+
+    owner: Any
     method: str
     old: str
     new: str
@@ -57,7 +68,7 @@ MUTANTS: dict[str, list[Edit]] = {
     "oldest preempted first": [Edit(Scheduler, "_schedule_running", "max(self.running", "min(self.running")],
     "sampled within a prompt": [Edit(Scheduler, "_plan", "end == request.num_known", "True")],
     "reads past the chunk": [
-        Edit(Scheduler, "_plan", "context_lengths.append(end)", "context_lengths.append(request.num_known)")
+        Edit(Scheduler, "_plan", "context_lengths.append(end)", "context_lengths.append(max(end, request.num_known))")
     ],
     "cached tokens cost budget": [
         Edit(Scheduler, "_admit_waiting", "one.num_known - one.num_computed", "one.num_known")
@@ -105,6 +116,53 @@ MANAGER_MUTANTS: dict[str, list[Edit]] = {
     "copies taken twice": [Edit(KVManager, "take_copies", "self._copies.clear()", "pass")],
 }  # fmt: skip
 
+# Killed by workloads that all draft.
+PATH_COPIED = Edit(Engine, "_keep_accepted", "(first + node, first + i) for", "(first + i, first + node) for")
+SPECULATION_MUTANTS: dict[str, list[Edit]] = {
+    "last draw dropped": [Edit(engine_module, "draws_that_count", "[0, *(1 + n for n in path)]", "[0, *path[1:]]")],
+    "draws of a chain": [Edit(engine_module, "draws_that_count", "(1 + n for n in path)", "range(1, len(path) + 1)")],
+    "accepted unseen": [Edit(speculator, "accepted_path", "and token_id == draws[1 + node]", "")],
+    "compared with the draw after it": [Edit(speculator, "accepted_path", "draws[1 + node]", "draws[1 + candidate]")],
+    "tree walked as a chain": [Edit(speculator, "accepted_path", "draft.parent(candidate) == node and ", "")],
+    "committed past the stop": [Edit(engine_module, "commit_tokens", "break", "pass")],
+    "rewound one too far": [Edit(Engine, "_keep_accepted", "kv.rewind(request, ", "kv.rewind(request, -1 + ")],
+    "rewound one too little": [Edit(Engine, "_keep_accepted", "kv.rewind(request, ", "kv.rewind(request, 1 + ")],
+    "drafts indexed": [
+        Edit(Engine, "_keep_accepted", "request.num_known - 1", "min(request.num_known, part.start + part.num_draws)")
+    ],
+    "newest token taken for computed": [Edit(Engine, "_keep_accepted", "request.num_known - 1", "request.num_known")],
+    "accepted path left in its places": [Edit(Engine, "_keep_accepted", "if places:", "if False:")],
+    "path copied the wrong way": [PATH_COPIED],
+    "drafted beyond max_tokens": [Edit(Speculator, "_ask", "- known - 1", "- known")],
+    "one number for all draws of a step": [Edit(draws, "_add_draw", "num_output + ahead", "num_output")],
+    "drafts shaped by what is known alone": [Edit(speculator, "transform_for", ", *ahead]", "]")],
+    "ends banned by what is known alone": [Edit(speculator, "transform_for", "num_output + len(ahead)", "num_output")],
+    "drafts over the budget": [Edit(Speculator, "draft", "budget -= ask.max_tokens", "pass")],
+    "slots not reserved": [Edit(Speculator, "_ask", "reserve(request, known + num_tokens)", "reserve(request, known)")],
+    "draft behind tokens not computed": [
+        Edit(Speculator, "_may_draft", "part.start != part.request.num_known - 1", "part.request.num_output == 0")
+    ],
+    "slots kept that no draft took": [
+        Edit(Speculator, "draft", "self._kv.rewind(request, request.num_known + len(draft.token_ids))", "pass")
+    ],
+    "tree at the positions of a chain": [
+        Edit(Speculator, "extend", "first + depth for depth in depths(draft.parents)", "places")
+    ],
+    "tree attended to as a chain": [Edit(Speculator, "extend", "plan.trees[len(plan.request_ids) - 1]", "_")],
+}  # fmt: skip
+
+# Killed by enumeration.
+RULE_MUTANTS: dict[str, list[Edit]] = {
+    "residual not scaled": [Edit(rejection, "draw_against", "draw * mass", "draw")],
+    "residual is the target": [
+        Edit(rejection, "draw_against", "max(0.0, probability - (0.0 if q is None else q[token_id]))", "probability")
+    ],
+    "residual keeps the drafted token": [Edit(rejection, "draw_against", "if token_id != drafted", "if True")],
+    "kept whatever the proposal": [Edit(rejection, "draw_against", "1.0 if q is None else q[drafted]", "1.0")],
+    "always kept": [Edit(rejection, "draw_against", "proposal.coin * certainty", "0.0")],
+    "one number for coin and draw": [Edit(rejection, "draw_against", "proposal.coin *", "draw *")],
+}  # fmt: skip
+
 
 def mutate(monkeypatch: pytest.MonkeyPatch, edits: list[Edit]) -> None:
     for owner, method in dict.fromkeys((edit.owner, edit.method) for edit in edits):
@@ -131,6 +189,32 @@ def test_the_fuzz_kills(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # Only a violated invariant or a wrong token is a kill; a NameError would be a fault of the mutant.
     with pytest.raises((AssertionError, PoolError, EngineError, WrongReadError, IndexError)):
         fuzz(range(2000))
+
+
+def drafting_fuzz(seeds: range) -> None:
+    for seed in seeds:
+        rng = random.Random(seed)
+        drive(replace(random_case(rng), drafter=rng.choice(list(DRAFTERS))))
+
+
+@pytest.mark.parametrize("name", SPECULATION_MUTANTS)
+def test_the_drafting_fuzz_kills(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    drafting_fuzz(range(10))
+    mutate(monkeypatch, SPECULATION_MUTANTS[name])
+    with pytest.raises((AssertionError, PoolError, EngineError, WrongReadError, IndexError)):
+        drafting_fuzz(range(2000))
+
+
+@pytest.mark.parametrize("name", RULE_MUTANTS)
+def test_the_enumeration_kills(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pairs = [((1, 2, 1, 0, 0), (3, 1, 0, 0, 0)), ((0, 1, 3, 0, 0), (1, 1, 1, 1, 0)), ((2, 0, 0, 1, 1), (1, 0, 3, 0, 0))]
+    for check in (True, False):
+        if not check:
+            mutate(monkeypatch, RULE_MUTANTS[name])
+        with contextlib.nullcontext() if check else pytest.raises(AssertionError):
+            for p, q in pairs:
+                check_rule(p, q)
+                check_certain(p, 1)
 
 
 @pytest.mark.parametrize("name", MANAGER_MUTANTS)

@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from fractions import Fraction
-from itertools import product
 
 import pytest
+from enumeration import PARTS, VOCAB, check_certain, check_rule, outcomes
 from hypothesis import given
 from hypothesis import strategies as st
 
 from minillm.core.sampling import SamplingParams, distribution, uniform
-from minillm.core.speculate.accept import confirmed_path, new_tokens
+from minillm.core.speculate.accept import accepted_path, draws_that_count
 from minillm.core.speculate.draft import NO_DRAFT, Draft
 from minillm.core.speculate.rejection import Proposal, coin, draft_seed, draw_against
 from minillm.core.speculate.tree import ROOT
-
-VOCAB = 5
-PARTS = 4  # probabilities are multiples of 1 / PARTS
-CELLS = 12  # a multiple of 1 to PARTS: every threshold of a rule is the edge of a cell, and a cell has one outcome
-
-
-def midpoints() -> Iterator[float]:
-    return ((cell + 0.5) / CELLS for cell in range(CELLS))
 
 
 @st.composite
@@ -33,45 +24,19 @@ def distributions(draw: st.DrawFn) -> list[int]:
     return [b - a for a, b in zip([0, *cuts], [*cuts, PARTS], strict=True)]
 
 
-def ranked(parts: list[int]) -> list[tuple[int, float]]:
-    """As ``sampling.distribution`` returns it."""
-    return sorted(((i, n / PARTS) for i, n in enumerate(parts) if n), key=lambda entry: (-entry[1], entry[0]))
-
-
-def outcomes(target: list[tuple[int, float]], drafted: int, row: list[float] | None) -> dict[int, Fraction]:
-    """The exact distribution of the token in the place of ``drafted``."""
-    found = dict.fromkeys(range(VOCAB), Fraction(0))
-    for number, draw in product(midpoints(), midpoints()):
-        found[draw_against(target, Proposal(drafted, row, number), draw)] += Fraction(1, CELLS**2)
-    return found
-
-
 @given(distributions(), distributions())
 def test_the_rejection_rule_yields_the_target_distribution(p: list[int], q: list[int]) -> None:
-    row = [n / PARTS for n in q]
-    total = dict.fromkeys(range(VOCAB), Fraction(0))
-    kept = Fraction(0)
-    for drafted in (i for i in range(VOCAB) if q[i]):
-        found = outcomes(ranked(p), drafted, row)
-        kept += Fraction(q[drafted], PARTS) * found[drafted]
-        for token_id, share in found.items():
-            total[token_id] += Fraction(q[drafted], PARTS) * share
-    assert total == {i: Fraction(p[i], PARTS) for i in range(VOCAB)}
-    # A draft is kept as often as the two distributions allow at all (Leviathan et al., 2023, corollary 3.6).
-    assert kept == sum(Fraction(min(p[i], q[i]), PARTS) for i in range(VOCAB))
+    check_rule(p, q)
 
 
 @given(distributions(), st.integers(0, VOCAB - 1))
 def test_a_draft_without_probabilities_is_a_proposal_that_is_certain(p: list[int], drafted: int) -> None:
-    found = outcomes(ranked(p), drafted, None)
-    assert found == outcomes(ranked(p), drafted, [float(i == drafted) for i in range(VOCAB)])
-    # And the same as a draw from the target, which is what verification by draw does.
-    assert found == {i: Fraction(p[i], PARTS) for i in range(VOCAB)}
+    check_certain(p, drafted)
 
 
 def test_the_residual_is_scaled_to_one() -> None:
     """p = (1, 2, 1) / 4 against q = (3, 1, 0) / 4: a drafted 0 is kept once in 3, else (0, 1, 1) / 2 is left."""
-    found = outcomes(ranked([1, 2, 1, 0, 0]), 0, [3 / 4, 1 / 4, 0.0, 0.0, 0.0])
+    found = outcomes([1, 2, 1, 0, 0], 0, [3 / 4, 1 / 4, 0.0, 0.0, 0.0])
     assert found == {0: Fraction(1, 3), 1: Fraction(1, 3), 2: Fraction(1, 3), 3: Fraction(0), 4: Fraction(0)}
 
 
@@ -136,14 +101,14 @@ def test_the_three_numbers_of_an_output_differ() -> None:
 
 
 @given(st.lists(st.integers(0, 2), max_size=6), st.lists(st.integers(0, 2), min_size=7, max_size=7))
-def test_a_chain_is_confirmed_up_to_the_first_difference(drafted: list[int], draws: list[int]) -> None:
+def test_a_chain_is_accepted_up_to_the_first_difference(drafted: list[int], draws: list[int]) -> None:
     draws = draws[: len(drafted) + 1]
     equal = next((i for i, token in enumerate(drafted) if token != draws[i]), len(drafted))
     for draft in (Draft(drafted), Draft(drafted, list(range(ROOT, len(drafted) - 1)))):
-        path = confirmed_path(draft, draws)
+        path = accepted_path(draft, draws)
         assert path == list(range(equal))
-        assert new_tokens(draft, draws, path) == draws[: equal + 1]
-    assert new_tokens(NO_DRAFT, [5], confirmed_path(NO_DRAFT, [5])) == [5]
+        assert [draws[i] for i in draws_that_count(path)] == draws[: equal + 1]
+    assert draws_that_count(accepted_path(NO_DRAFT, [5])) == [0]
 
 
 @given(st.data())
@@ -163,11 +128,11 @@ def test_a_tree_is_walked_as_its_paths_are(data: st.DataObject) -> None:
     for node, parent in enumerate(parents):
         prefixes.append((*(prefixes[parent] if parent != ROOT else ()), draft.token_ids[node]))
     draws = [target(()), *(target(prefix) for prefix in prefixes)]
-    path = confirmed_path(draft, draws)
-    tokens = new_tokens(draft, draws, path)
+    path = accepted_path(draft, draws)
+    tokens = [draws[i] for i in draws_that_count(path)]
     assert [tokens[i] for i in range(len(path))] == [draft.token_ids[node] for node in path]
     for i, token in enumerate(tokens):
         assert token == target(tuple(tokens[:i]))
-    # No longer path was there to be confirmed, but for one behind the twin of a confirmed token.
+    # No longer path was there to be accepted, but for one behind the twin of a accepted token.
     if len(set(zip(parents, draft.token_ids, strict=True))) == size:
         assert tuple(tokens) not in prefixes

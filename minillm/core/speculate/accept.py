@@ -1,8 +1,8 @@
-"""Which tokens of a draft the target confirms: those that its own draws equal.
+"""Which tokens of a draft the target accepts: those that its own draws equal.
 
 The step that verifies a draft draws a token after the last known one and after each drafted one. Down from
-the root, a drafted token is confirmed if it is what was drawn in its place; the draw after the last confirmed
-one is a new token whatever the draft said, so a step yields one token more than it confirms.
+the root, a drafted token is accepted if it is what was drawn in its place; the draw after the last accepted
+one is a new token whatever the draft said, so a step yields one token more than it accepts.
 
 What is lossless about it depends on how the draws are made, the one thing in which the two verifications
 differ:
@@ -26,8 +26,8 @@ from minillm.core.speculate.draft import Draft
 from minillm.core.speculate.tree import ROOT
 
 
-def confirmed_path(draft: Draft, draws: Sequence[int]) -> list[int]:
-    """Indices of the draft's confirmed tokens, first to last.
+def accepted_path(draft: Draft, draws: Sequence[int]) -> list[int]:
+    """Indices of the draft's accepted tokens, first to last.
 
     ``draws[0]`` was made after the last known token, ``draws[1 + j]`` after the draft's token ``j``.
     """
@@ -40,6 +40,6 @@ def confirmed_path(draft: Draft, draws: Sequence[int]) -> list[int]:
     return path
 
 
-def new_tokens(draft: Draft, draws: Sequence[int], path: Sequence[int]) -> list[int]:
-    """What the request gains: the confirmed tokens and the draw after the last of them."""
-    return [*(draft.token_ids[node] for node in path), draws[1 + (path[-1] if path else ROOT)]]
+def draws_that_count(path: Sequence[int]) -> list[int]:
+    """Of the draws: the one in the place of each accepted token, and that after the last of them, in order."""
+    return [0, *(1 + n for n in path)]

@@ -15,7 +15,7 @@ from typing import Protocol
 from minillm.backends.base import Capacity
 from minillm.core.request import Request
 from minillm.core.speculate.rejection import Row
-from minillm.core.speculate.tree import ROOT, check_parents, longest_path
+from minillm.core.speculate.tree import check_parents, longest_path, path_to
 
 
 class DraftError(RuntimeError):
@@ -38,6 +38,12 @@ class Draft:
     def parent(self, node: int) -> int:
         """The token that ``node`` follows."""
         return node - 1 if self.parents is None else self.parents[node]
+
+    def path(self, node: int) -> list[int]:
+        """The tokens from the first one down to ``node``."""
+        if self.parents is None:
+            return list(self.token_ids[: node + 1])
+        return [self.token_ids[n] for n in path_to(self.parents, node)]
 
 
 NO_DRAFT = Draft()
@@ -113,6 +119,3 @@ def _is_id(token_id: object, vocab_size: int) -> bool:
         return 0 <= operator.index(token_id) < vocab_size  # type: ignore[arg-type]
     except TypeError:
         return False
-
-
-__all__ = ["NO_DRAFT", "ROOT", "Ask", "Draft", "DraftError", "Drafter", "check_draft"]

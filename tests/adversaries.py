@@ -1,0 +1,156 @@
+"""Drafters for tests: some know the right tokens, others do all they can to get a wrong one through."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+
+from core_oracle import expected_transform
+
+from minillm.backends.base import Capacity
+from minillm.backends.hash_model import HashModel
+from minillm.core.sampling import uniform
+from minillm.core.speculate.draft import NO_DRAFT, Ask, Draft, Drafter
+from minillm.core.speculate.ngram import NgramDrafter
+from minillm.core.speculate.suffix import SuffixDrafter
+
+
+class Base:
+    """Proposes nothing. Seeded, so that a case that fails fails again."""
+
+    cost_ratio = 0.1
+
+    def start(self, capacity: Capacity) -> None:
+        self.vocab_size = capacity.vocab_size
+        self.rng = random.Random(1)
+        self.forgotten: list[str] = []
+
+    def propose(self, asks: Sequence[Ask]) -> Sequence[Draft]:
+        assert all(ask.max_tokens >= 1 for ask in asks)
+        assert all(ask.max_depth >= 1 for ask in asks)
+        assert len({ask.request.request_id for ask in asks}) == len(asks)
+        assert not {ask.request.request_id for ask in asks} & set(self.forgotten), "asked about what has ended"
+        return [self.one(ask) for ask in asks]
+
+    def one(self, ask: Ask) -> Draft:
+        return NO_DRAFT
+
+    def forget(self, request_id: str) -> None:
+        assert request_id not in self.forgotten, "forgotten twice"
+        self.forgotten.append(request_id)
+
+    def length(self, ask: Ask) -> int:
+        return self.rng.randint(0, min(ask.max_tokens, ask.max_depth))
+
+
+class RandomChain(Base):
+    def one(self, ask: Ask) -> Draft:
+        return Draft([self.rng.randrange(self.vocab_size) for _ in range(self.length(ask))])
+
+
+class RandomTree(Base):
+    def one(self, ask: Ask) -> Draft:
+        parents: list[int] = []
+        depth: dict[int, int] = {-1: 0}
+        for node in range(self.rng.randint(0, ask.max_tokens)):
+            parents.append(self.rng.choice([n for n in range(-1, node) if depth[n] < ask.max_depth]))
+            depth[node] = depth[parents[-1]] + 1
+        return Draft([self.rng.randrange(self.vocab_size) for _ in parents], parents)
+
+
+class Ends(Base):
+    """Proposes the end-of-sequence id, always."""
+
+    def one(self, ask: Ask) -> Draft:
+        return Draft([1] * min(ask.max_tokens, ask.max_depth))
+
+
+class Knowing(Base):
+    """Asks the model itself, which the harness puts in."""
+
+    model: HashModel
+
+    def right(self, ask: Ask, drafted: Sequence[int]) -> int:
+        """The token that the target draws after the known ones and ``drafted``."""
+        request, params = ask.request, ask.request.params
+        output = [*request.output_ids, *drafted]
+        draw = uniform(request.seed, len(output)) if params.temperature > 0 else 0.0
+        transform = expected_transform(params, list(request.prompt_ids), output, set(request.stop_ids), self.vocab_size)
+        if len(transform.banned) == self.vocab_size:
+            return 0
+        return self.model.next_id([*request.prompt_ids, *output], params, draw, transform)
+
+    def rightly(self, ask: Ask, length: int) -> list[int]:
+        tokens: list[int] = []
+        while len(tokens) < length:
+            tokens.append(self.right(ask, tokens))
+        return tokens
+
+
+class AlwaysRight(Knowing):
+    def one(self, ask: Ask) -> Draft:
+        return Draft(self.rightly(ask, min(ask.max_tokens, ask.max_depth)))
+
+
+class AlwaysWrong(Knowing):
+    def one(self, ask: Ask) -> Draft:
+        tokens: list[int] = []
+        for _ in range(self.length(ask)):
+            tokens.append((self.right(ask, tokens) + 1) % self.vocab_size)
+        return Draft(tokens)
+
+
+class RightAtFirst(Knowing):
+    """Right up to a random place, wrong behind it."""
+
+    def one(self, ask: Ask) -> Draft:
+        tokens = self.rightly(ask, self.length(ask))
+        cut = self.rng.randint(0, len(tokens))
+        return Draft([t if i < cut else (t + 1) % self.vocab_size for i, t in enumerate(tokens)])
+
+
+class HiddenPath(Knowing):
+    """A tree in which the right path is never the first one, where it can be helped."""
+
+    def one(self, ask: Ask) -> Draft:
+        tokens: list[int] = []
+        parents: list[int] = []
+        path: list[int] = []
+        node = -1
+        while len(tokens) + 2 <= ask.max_tokens and len(path) < ask.max_depth:
+            right = self.right(ask, path)
+            tokens += [(right + 1) % self.vocab_size, right]
+            parents += [node, node]
+            path.append(right)
+            node = len(tokens) - 1
+        return Draft(tokens, parents) if tokens else NO_DRAFT
+
+
+class FromQ(Base):
+    """Draws from distributions of its own, with the numbers that it is given for it, and says which they were."""
+
+    def one(self, ask: Ask) -> Draft:
+        tokens, rows = [], []
+        for i in range(self.length(ask)):
+            weights = [self.rng.random() ** 3 for _ in range(self.vocab_size)]
+            row = [w / sum(weights) for w in weights]
+            number = uniform(ask.draw_seed, ask.request.num_output + i)
+            tokens.append(next((t for t in range(self.vocab_size) if number < sum(row[: t + 1])), self.vocab_size - 1))
+            rows.append(row)
+        return Draft(tokens, None, rows if ask.wants_probabilities else None)
+
+
+DRAFTERS: dict[str, Callable[[], Drafter]] = {
+    "silent": Base,
+    "random chain": RandomChain,
+    "random tree": RandomTree,
+    "ends": Ends,
+    "always right": AlwaysRight,
+    "always wrong": AlwaysWrong,
+    "right at first": RightAtFirst,
+    "hidden path": HiddenPath,
+    "from q": FromQ,
+    "ngram": NgramDrafter,
+    "suffix": SuffixDrafter,
+}
+TREES = ("random tree", "hidden path")
