@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from minillm.backends.hash_model import HashModel
+from minillm.core.grammar import Grammar
 from minillm.core.logprobs import token_logprobs
 from minillm.core.request import Request
 from minillm.core.sampling import SamplingParams, uniform
@@ -15,6 +17,7 @@ def oracle(model: HashModel, request: Request, eos_ids: frozenset[int]) -> tuple
     """The output that the request must have, found without blocks, batches or steps; and whether it ends in an
     error, for a token was needed and all were banned."""
     params, ids = request.params, list(request.prompt_ids)
+    grammar = params.grammar
     stop_ids = stopping(params, eos_ids)
     if params.beam_width:
         assert request.group is not None
@@ -24,17 +27,33 @@ def oracle(model: HashModel, request: Request, eos_ids: frozenset[int]) -> tuple
     while len(ids) < request.max_total_tokens:
         output = ids[request.num_prompt :]
         transform = expected_transform(params, ids[: request.num_prompt], output, stop_ids, model.capacity().vocab_size)
-        if len(transform.banned) == model.capacity().vocab_size:
+        left = {token for token in range(model.capacity().vocab_size) if token not in transform.banned}
+        if grammar:
+            allowed = grammar.allowed(state_after(grammar, output), request.max_total_tokens - len(ids))
+            transform = replace(transform, allowed=allowed)
+            left = {token for token in left if allowed >> token & 1}
+        if not left:
             return output, True
         draw = uniform(request.seed, len(output)) if params.temperature > 0 else 0.0
         ids.append(model.next_id(ids, params, draw, transform))
-        if ids[-1] in stop_ids:
+        if ids[-1] in stop_ids or (grammar and grammar.is_finished(state_after(grammar, ids[request.num_prompt :]))):
             break
     return ids[request.num_prompt :], False
 
 
 def stopping(params: SamplingParams, eos_ids: frozenset[int]) -> set[int]:
+    if params.grammar:
+        return set(params.grammar.eos_ids)
     return {*params.stop_token_ids, *(() if params.ignore_eos else eos_ids)}
+
+
+def state_after(grammar: Grammar, output: list[int]) -> object:
+    """Read from the beginning, each time."""
+    state = grammar.start()
+    for token in output:
+        state = grammar.advance(state, token)
+        assert state is not None, f"{output} breaks the grammar at {token}"
+    return state
 
 
 def expected_transform(

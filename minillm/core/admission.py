@@ -114,6 +114,11 @@ def check_params(params: SamplingParams, vocab_size: int, *, has_tokenizer: bool
                 raise RequestError(
                     f"{name} has token {token_id}, the vocabulary has {vocab_size:,} ids: use the model's own tokenizer"
                 )
+    if params.grammar is not None and params.grammar.vocab_size > vocab_size:
+        raise RequestError(
+            f"the grammar is compiled for {params.grammar.vocab_size:,} ids, the vocabulary has {vocab_size:,}: "
+            "compile it for the model's own tokenizer"
+        )
     for name in ("logprobs", "prompt_logprobs"):
         wanted = getattr(params, name) or 0
         if wanted > vocab_size:

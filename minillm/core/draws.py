@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from minillm.core.constraint import allowed_tokens
 from minillm.core.plan import StepPlan
 from minillm.core.request import Request
 from minillm.core.sampling import SamplingParams, uniform
@@ -117,6 +118,7 @@ def transform_for(request: Request, ahead: Sequence[int] = ()) -> Transform | No
         presence_penalty=params.presence_penalty,
         bias=dict(params.logit_bias),
         banned=banned,
+        allowed=allowed_tokens(request, ahead),
     )
     return transform if transform.changes_anything else None
 

@@ -25,6 +25,7 @@ from minillm.core.admission import (
 from minillm.core.beams import BeamSearch
 from minillm.core.clock import VirtualClock
 from minillm.core.config import EngineConfig
+from minillm.core.constraint import check_budget
 from minillm.core.detokenizer import Detokenizer, TokenBytes
 from minillm.core.group import Group, fork
 from minillm.core.kv_manager import KVManager
@@ -178,6 +179,7 @@ class Engine:
             )
             for sample, name in enumerate(names)
         ]
+        check_budget(requests[0])
         if len(requests) > 1 or params.beam_width:
             group = Group(requests, BeamSearch(requests) if params.beam_width else None)
             for request in requests:
@@ -194,6 +196,8 @@ class Engine:
 
     def _stop_ids(self, params: SamplingParams) -> frozenset[int]:
         """The ids that end an output; one set for all requests that add none."""
+        if params.grammar is not None:
+            return params.grammar.eos_ids  # allowed only where the output may end
         own = params.stop_token_ids
         if params.ignore_eos:
             return frozenset(own)

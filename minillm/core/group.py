@@ -85,6 +85,7 @@ def fork(parent: Request, child: Request, kv: KVManager, scheduler: Scheduler) -
     """Let ``child``, which is ``PENDING``, go on from all that ``parent``, which runs, knows."""
     child.token_ids = parent.token_ids.copy()
     child.logprobs = parent.logprobs.copy()
+    child.grammar_state, child.grammar_cut = parent.grammar_state, parent.grammar_cut
     if child.admitted_s is None:
         child.admitted_s, child.num_cached = parent.admitted_s, parent.num_cached
     child.num_computed = parent.num_computed

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from minillm.core.logprobs import TokenLogprobs
 from minillm.core.sampling import SamplingParams
@@ -88,6 +88,8 @@ class Request:
     logprobs: list[TokenLogprobs] = field(default_factory=list)  # of each output token, if wanted or ranked by
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)  # of prompt token 1, 2, ..., if wanted
     group: Group | None = None  # the outputs of the same prompt, if there are several
+    grammar_state: Any = field(init=False, default=None)  # of ``params.grammar`` after the output: an immutable value
+    grammar_cut: bool = False  # whether the tokens left kept the grammar from something that it allows
     _distinct_prompt_ids: frozenset[int] | None = None
 
     num_cached: int = 0  # prompt tokens found in the prefix cache when first admitted
@@ -102,6 +104,8 @@ class Request:
         self.token_ids = list(self.prompt_ids)
         self.num_prompt = len(self.token_ids)
         self.is_plain = self.params.is_plain
+        if self.params.grammar is not None:
+            self.grammar_state = self.params.grammar.start()
 
     @property
     def num_known(self) -> int:
@@ -130,6 +134,12 @@ class Request:
         if self._distinct_prompt_ids is None:
             self._distinct_prompt_ids = frozenset(self.prompt_ids)
         return self._distinct_prompt_ids
+
+    @property
+    def matches_grammar(self) -> bool | None:
+        """Whether the output so far is whole by its grammar; None without one."""
+        grammar = self.params.grammar
+        return None if grammar is None else grammar.is_accepting(self.grammar_state)
 
     @property
     def is_finished(self) -> bool:

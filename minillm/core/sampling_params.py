@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import cast
+from typing import TYPE_CHECKING, cast
+
+if TYPE_CHECKING:
+    from minillm.core.grammar import Grammar
 
 _MAX_SEED = (1 << 64) - 1
 # Beam search ranks by the model's own log-probabilities and draws nothing: these would be ignored.
 _NOT_WITH_BEAMS = (
     *("temperature", "top_k", "top_p", "min_p", "typical_p", "repetition_penalty", "presence_penalty"),
-    *("frequency_penalty", "logit_bias", "bad_words", "best_of", "seed", "stop"),
+    *("frequency_penalty", "logit_bias", "bad_words", "grammar", "best_of", "seed", "stop"),
 )
 
 
@@ -35,6 +38,7 @@ class SamplingParams:
     logit_bias: Mapping[int, float] | tuple[tuple[int, float], ...] = ()  # added to the logits of these ids
     # Never output, as text (which needs a tokenizer: see `minillm.llm`) or as a sequence of token ids.
     bad_words: tuple[str | tuple[int, ...], ...] = ()
+    grammar: Grammar | None = field(default=None, repr=False)  # what the whole output has to match
 
     n: int = 1  # outputs of one prompt; each of them draws from its own stream of numbers
     best_of: int | None = None  # so many are sampled, and those n returned whose tokens are the most likely
@@ -73,7 +77,7 @@ class SamplingParams:
     def _is_plain(self) -> bool:
         shapes = self.has_penalties or self.logit_bias or self.bad_words or self.min_tokens
         wants = self.logprobs is not None or self.prompt_logprobs is not None
-        return not (shapes or wants or self.best_of or self.beam_width)
+        return self.grammar is None and not (shapes or wants or self.best_of or self.beam_width)
 
     def _check_distribution(self) -> None:
         _check_real("temperature", self.temperature, 0.0, math.inf, "use 0 for greedy, 1 for the model's own")
@@ -113,6 +117,12 @@ class SamplingParams:
             )
         if not isinstance(self.ignore_eos, bool):
             raise ValueError(f"ignore_eos is {self.ignore_eos!r}: use True or False")
+        for name in ("stop", "stop_token_ids", "ignore_eos"):
+            if self.grammar is not None and getattr(self, name):
+                raise ValueError(
+                    f"{name} is {getattr(self, name)!r} beside a grammar, which alone says where the output ends: "
+                    "leave it out"
+                )
         for text in self.stop:
             if not isinstance(text, str) or not text:
                 raise ValueError(f"stop contains {text!r}: every stop is a string of at least one character")

@@ -1,10 +1,11 @@
 """The one place where sampled tokens are appended to a request and checked for its end.
 
 Token by token, so a step that brings several (speculation) commits nothing after a stop. In this order:
-stopping id (end of sequence or of ``stop_token_ids``), stop string, ``max_tokens``, the longest sequence. A
-stopping id is among the output ids and not in the text; a stop string ends the text before it. As in vLLM,
-``min_tokens`` bans the stopping ids from the first so many draws (`minillm.core.draws`), so that the output
-has at least so many tokens besides; a stop string counts once so many tokens are out.
+stopping id (end of sequence or of ``stop_token_ids``), stop string, an output that is whole by its grammar,
+``max_tokens``, the longest sequence. A stopping id is among the output ids and not in the text; a stop
+string ends the text before it. As in vLLM, ``min_tokens`` bans the stopping ids from the first so many draws
+(`minillm.core.draws`), so that the output has at least so many tokens besides; a stop string counts once so
+many tokens are out.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from minillm.core.constraint import advance
 from minillm.core.detokenizer import Detokenizer
 from minillm.core.logprobs import TokenLogprobs
 from minillm.core.request import FinishReason, Request
@@ -58,6 +60,7 @@ def _text_and_reason(
 ) -> tuple[str, FinishReason | None]:
     params = request.params
     num_output = request.num_output
+    is_whole = params.grammar is not None and advance(request, token_id)
     if token_id in request.stop_ids:
         return "", "stop"
     text = ""
@@ -65,6 +68,8 @@ def _text_and_reason(
         text, stopped = detokenizer.push(token_id, may_stop=num_output >= params.min_tokens)
         if stopped:
             return text, "stop"
+    if is_whole:
+        return text, "stop"
     if num_output >= params.max_tokens or request.num_known >= request.max_total_tokens:
         return text, "length"
     return text, None

@@ -28,6 +28,10 @@ class Grammar(Protocol):
     def eos_ids(self) -> frozenset[int]:
         """Tokens that end an output."""
 
+    @property
+    def vocab_size(self) -> int:
+        """One more than the highest token that a mask may have."""
+
     def start(self) -> Any:
         """The state before the first token."""
 

@@ -90,6 +90,10 @@ class CompiledGrammar:
     def eos_ids(self) -> frozenset[int]:
         return self.vocabulary.eos_ids
 
+    @property
+    def vocab_size(self) -> int:
+        return self.vocabulary.size
+
     def start(self) -> State:
         """The state before the first token."""
         return self._automaton.start
