@@ -8,7 +8,8 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 from minillm import __version__, hub
@@ -20,6 +21,7 @@ from minillm.core.sampling import SamplingParams
 from minillm.download import DownloadError
 from minillm.process import explain, prepare, utf8
 from minillm.progress import Bar
+from minillm.structured import GRAMMAR_ENGINES, Kind, check_source
 
 BAD_INPUT, FAILED, INTERRUPTED = 2, 1, 130
 
@@ -63,6 +65,7 @@ def _parser() -> argparse.ArgumentParser:
     generate.add_argument("--prompt", action="append", help="text to continue; again for a batch; default: stdin")
     _add_model_options(generate)
     _add_sampling_options(generate, max_tokens=64)
+    _add_grammar_options(generate)
     generate.set_defaults(run=_generate)
 
     chat = commands.add_parser("chat", help="talk with a model, a line a turn")
@@ -101,6 +104,42 @@ def _add_sampling_options(parser: argparse.ArgumentParser, max_tokens: int) -> N
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--stop", action="append", default=[], help="end before this text; may be given again")
     parser.add_argument("--ignore-eos", action="store_true")
+
+
+def _add_grammar_options(parser: argparse.ArgumentParser) -> None:
+    shape = parser.add_mutually_exclusive_group()
+    shape.add_argument("--json-schema", metavar="FILE", help="the output is JSON that satisfies this schema")
+    shape.add_argument("--regex", metavar="PATTERN", help="the output matches this pattern, as a whole")
+    shape.add_argument("--grammar", metavar="FILE", help="the output matches the rule 'root' of this GBNF grammar")
+    parser.add_argument("--grammar-engine", default="minillm", choices=GRAMMAR_ENGINES, help="(%(default)s)")
+
+
+def _grammar(options: argparse.Namespace) -> tuple[Kind, str] | None:
+    """The kind and the source of the grammar that was asked for, read and understood before a model is loaded."""
+    kinds: dict[str, Kind] = {"json_schema": "json_schema", "regex": "regex", "grammar": "gbnf"}
+    for name, kind in kinds.items():
+        given = getattr(options, name)
+        if given is not None:
+            source = utf8(given, "--regex") if kind == "regex" else Path(given).read_text(encoding="utf-8")
+            if options.grammar_engine == "minillm":
+                check_source(kind, source)
+            return kind, source
+    return None
+
+
+def _prompts(options: argparse.Namespace, grammar: tuple[Kind, str] | None) -> list[str]:
+    if options.prompt is not None:
+        prompts = [utf8(text, "--prompt") for text in options.prompt]
+    elif grammar is not None and sys.stdin.isatty():
+        prompts = [""]
+    else:
+        prompts = [utf8(sys.stdin.read(), "stdin")]
+    if prompts == [""] and grammar is not None and grammar[0] == "json_schema":
+        # Without a word from the user the schema itself says what is wanted.
+        prompts = [f"JSON that matches the schema {json.dumps(json.loads(grammar[1]))}:\n"]
+    if not all(prompts):
+        raise RequestError("the prompt is empty: give --prompt TEXT, or text on stdin")
+    return prompts
 
 
 def _params(options: argparse.Namespace) -> SamplingParams:
@@ -148,15 +187,15 @@ def _generate(options: argparse.Namespace) -> int:
     from minillm.llm import completion
 
     params = _params(options)  # before the model is loaded: a bad value costs no download
-    given = options.prompt is not None
-    prompts = [utf8(text, "--prompt") for text in options.prompt] if given else [utf8(sys.stdin.read(), "stdin")]
-    if not all(prompts):
-        raise RequestError("the prompt is empty: give --prompt TEXT, or text on stdin")
+    grammar = _grammar(options)
+    prompts = _prompts(options, grammar)
     llm = _load(options)
+    if grammar is not None:
+        params = replace(params, grammar=llm.compile_grammar(*grammar, options.grammar_engine))
     if options.json or len(prompts) > 1:
         done = llm.generate(prompts, params)
     else:
-        _stream(llm.stream(prompts[0], params), prefix=prompts[0])
+        _stream(llm.stream(prompts[0], params), prefix="" if grammar else prompts[0])
         done = [completion(prompts[0], llm.last_request())]
     if options.json:
         results = [asdict(one) for one in done]
@@ -187,7 +226,12 @@ def summary(one: Any) -> str:
         parts.append(f"TPOT {one.tpot_s * 1e3:.2f} ms")
     if one.tokens_per_s is not None:
         parts.append(f"{one.tokens_per_s:.1f} tokens/s")
-    return " · ".join([*parts, f"finish: {one.finish_reason}"])
+    parts.append(f"finish: {one.finish_reason}")
+    if one.matches_grammar is False:
+        parts.append("NOT WHOLE: the output ended before its grammar did")
+    elif one.grammar_cut:
+        parts.append("whole, but cut short to fit into max-tokens")
+    return " · ".join(parts)
 
 
 def _chat(options: argparse.Namespace) -> int:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
+from typing import Any, cast
 
 from minillm import hub
 from minillm.backends import create_backend
 from minillm.config import Locations
 from minillm.core.config import EngineConfig
 from minillm.core.engine import Engine, Event, Request, RequestError
+from minillm.core.grammar import Grammar, Vocabulary
 from minillm.core.metrics import request_metrics
 from minillm.core.sampling import SamplingParams
 from minillm.download import Progress
 from minillm.models.load import load_model
+from minillm.structured import GrammarEngine, Kind, compile_grammar, vocabulary_of
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,8 @@ class Completion:
     e2e_s: float | None
     tokens_per_s: float | None  # 1 / TPOT: the decode rate, the first token left out
     error: str = ""
+    matches_grammar: bool | None = None  # whether the text is whole by its grammar; None without one
+    grammar_cut: bool = False  # whether the tokens left kept the grammar from going on as it could have
 
 
 class LLM:
@@ -64,15 +69,35 @@ class LLM:
         longest = None if config is None else config.max_model_len
         self.backend = create_backend(self.loaded, backend, dtype, device, max_model_len=longest)
         self.engine = Engine(self.backend, config, eos_ids=self.tokenizer.eos_ids, tokenizer=self.tokenizer)
+        self._vocabulary: Vocabulary | None = None  # for grammars
 
-    def generate(self, prompts: str | Sequence[str], params: SamplingParams | None = None) -> list[Completion]:
+    def generate(
+        self,
+        prompts: str | Sequence[str],
+        params: SamplingParams | None = None,
+        *,
+        json_schema: dict[str, Any] | bool | str | None = None,
+        regex: str | None = None,
+        grammar: str | None = None,
+    ) -> list[Completion]:
         """Complete the prompts together, in one batch; the answers come in the order of the prompts.
+
+        At most one of ``json_schema`` (parsed, or its text), ``regex`` and ``grammar`` (text in GBNF) says what each
+        output has to match.
 
         Raises:
             RequestError: a prompt is empty or longer than the model takes; then none of them runs.
+            GrammarError: the grammar is damaged or says what is not supported.
         """
         texts = [prompts] if isinstance(prompts, str) else list(prompts)
-        requests = self._submit([self.encode(text) for text in texts], params or SamplingParams())
+        params = params or SamplingParams()
+        given = {"json_schema": json_schema, "regex": regex, "gbnf": grammar}
+        sources = [(kind, source) for kind, source in given.items() if source is not None]
+        if len(sources) + (params.grammar is not None) > 1:
+            raise ValueError(f"{len(sources)} grammars beside params.grammar {params.grammar}: an output matches one")
+        for kind, source in sources:
+            params = replace(params, grammar=self.compile_grammar(cast(Kind, kind), source))
+        requests = self._submit([self.encode(text) for text in texts], params)
         for _ in self.engine.run():
             pass
         return [completion(text, request) for text, request in zip(texts, requests, strict=True)]
@@ -88,6 +113,12 @@ class LLM:
         finally:
             if self.engine.abort(request.request_id):
                 self.engine.step()
+
+    def compile_grammar(self, kind: Kind, source: Any, engine: GrammarEngine = "minillm") -> Grammar:
+        """A grammar for ``SamplingParams.grammar``, to be shared by requests. ``GrammarError`` as ``generate`` does."""
+        if self._vocabulary is None:  # takes a part of a second for 50,000 tokens
+            self._vocabulary = vocabulary_of(self.tokenizer, self.engine.capacity.vocab_size)
+        return compile_grammar(kind, source, self._vocabulary, engine)
 
     def encode(self, prompt: str) -> list[int]:
         """Token ids of a prompt, the beginning-of-text token first where the model was trained with one."""
@@ -131,4 +162,6 @@ def completion(prompt: str, request: Request) -> Completion:
         e2e_s=measured.e2e_s,
         tokens_per_s=1 / measured.tpot_s if measured.tpot_s else None,
         error=request.error,
+        matches_grammar=request.matches_grammar,
+        grammar_cut=request.grammar_cut,
     )

@@ -36,7 +36,7 @@ def byte_vocabulary() -> Vocabulary:
 
 def ids_of(mask: int) -> list[int]:
     """The tokens of a mask."""
-    return [id for id in range(mask.bit_length()) if mask >> id & 1]
+    return [id for id, bit in enumerate(bin(mask)[:1:-1]) if bit == "1"]
 
 
 def accepts(grammar: CompiledGrammar, text: str | bytes) -> bool:

@@ -29,8 +29,8 @@ _SPACE = optional(Bytes(b" "))
 COMMA = seq(Bytes(b","), _SPACE)
 COLON = seq(Bytes(b":"), _SPACE)
 
-_CONTROL: Ranges = ((0, 0x1F),)
-_MUST_ESCAPE = characters.ranges([*_CONTROL, (34, 34), (92, 92)])  # control characters, quote, backslash
+# Control characters, quote, backslash. JSON would allow 0x7F as it is.
+_MUST_ESCAPE = characters.ranges([(0, 0x1F), (0x7F, 0x7F), (34, 34), (92, 92)])
 _PLAIN = characters.complement(_MUST_ESCAPE)
 _SHORT = {8: "b", 9: "t", 10: "n", 12: "f", 13: "r", 34: '"', 92: "\\"}
 _HEX = characters.of("0123456789abcdefABCDEF")
