@@ -36,11 +36,12 @@ def grammar_case(rng: random.Random) -> Case:
     case = random_case(rng)
 
     def job(old: Job) -> Job:
-        params = replace(old.params, logit_bias=(), bad_words=rng.choice([(), (), ((0, 0),)]), prompt_logprobs=None)
-        if rng.random() < 0.8:
-            ends = {"stop_token_ids": (), "ignore_eos": False, "min_tokens": rng.choice([0, 0, 0, 2])}
-            ends["max_tokens"] = max(ends["min_tokens"], rng.randint(1, 9))
-            params = replace(params, grammar=rng.choice(GRAMMARS), **ends)
+        if old.params.beam_width or rng.random() < 0.2:
+            return old
+        params = replace(old.params, logit_bias=(), bad_words=rng.choice([(), (), ((0, 0),)]))
+        ends = {"stop_token_ids": (), "ignore_eos": False, "min_tokens": rng.choice([0, 0, 0, 2])}
+        ends["max_tokens"] = max(ends["min_tokens"], rng.randint(1, 9))
+        params = replace(params, grammar=rng.choice(GRAMMARS), **ends)
         return replace(old, params=params)
 
     return replace(case, jobs=tuple(map(job, case.jobs)), eos_ids=frozenset({EOS}), vocab_size=VOCABULARY.size + 2)
