@@ -17,12 +17,12 @@ from core_oracle import audit_logprobs, oracle
 from draft_audit import audit_draft, audit_length
 
 from minillm.backends.hash_model import HashModel
+from minillm.core.block_keys import Hash, digest128
 from minillm.core.clock import VirtualClock
 from minillm.core.config import EngineConfig
 from minillm.core.engine import Engine, Event
 from minillm.core.group import together
 from minillm.core.plan import StepPlan, StepResult
-from minillm.core.prefix import Hash, digest128
 from minillm.core.request import Request, RequestError, Status
 from minillm.core.sampling import SamplingParams
 from minillm.core.speculate.speculator import Speculation, Verification
@@ -335,6 +335,8 @@ def random_case(rng: random.Random) -> Case:
         chunked_prefill=chunked,
         chunk_size=rng.choice([None, 1, 2, 3]) if chunked else None,
         prefix_caching=rng.random() < 0.8,
+        prefix_index=rng.choice(["hash", "radix"]),
+        eviction=rng.choice(["lru", "lru", "lfu", "cost"]),
         seed=rng.randint(0, 3),
     )
     return Case(

@@ -7,51 +7,23 @@ a seeded one, which is fast.
 
 from __future__ import annotations
 
-import random
-from collections.abc import Sequence
-from typing import Protocol, TypeVar
-
 from core_harness import GREEDY, six_bits
+from random_choices import Draw, SeededDraw
 
 from minillm.backends.hash_model import HashModel
 from minillm.backends.plans import Chunk, plan_of
+from minillm.core.block_keys import ExtraKey, digest128
 from minillm.core.kv_manager import KVManager
-from minillm.core.prefix import digest128
 from minillm.core.request import Request
 from minillm.core.trace import Replay, Trace
 
-T = TypeVar("T")
+Content = tuple[tuple[int, ...], frozenset[tuple[str, str, int]]]  # a prefix's tokens and extra keys
 
 
-class Draw(Protocol):
-    """Where choices come from."""
-
-    def integer(self, low: int, high: int) -> int: ...
-
-    def choice(self, options: Sequence[T]) -> T: ...
-
-    def some(self, options: Sequence[T], low: int) -> list[T]:
-        """Some of the options, at least ``low``, each at most once, in any order."""
-
-
-class SeededDraw:
-    """Choices of a random generator."""
-
-    def __init__(self, seed: int) -> None:
-        self._rng = random.Random(seed)
-
-    def integer(self, low: int, high: int) -> int:
-        return self._rng.randint(low, high)
-
-    def choice(self, options: Sequence[T]) -> T:
-        return self._rng.choice(options)
-
-    def some(self, options: Sequence[T], low: int) -> list[T]:
-        return self._rng.sample(options, self._rng.randint(min(low, len(options)), len(options)))
-
-
-def make_request(request_id: str, tokens: list[int], salt: str | None = None) -> Request:
-    return Request(request_id, tokens, GREEDY, arrival_s=0.0, index=0, seed=0, max_total_tokens=99, salt=salt)
+def make_request(request_id: str, tokens: list[int], extra_keys: tuple[ExtraKey, ...] = ()) -> Request:
+    request = Request(request_id, tokens, GREEDY, arrival_s=0.0, index=0, seed=0, max_total_tokens=99)
+    request.extra_keys = extra_keys
+    return request
 
 
 class Callers:
@@ -65,7 +37,10 @@ class Callers:
             self.num_blocks,
             self.size,
             num_host_blocks=num_host_blocks,
-            prefix_caching=draw.choice([True, False]),
+            prefix_caching=draw.choice([True, True, False]),
+            prefix_index=draw.choice(["hash", "radix"]),
+            eviction=draw.choice(["lru", "lfu", "cost"]),
+            crossover_tokens=4.0,
             trace=self.trace,
             hash_function=draw.choice([digest128, six_bits]),
         )
@@ -74,6 +49,7 @@ class Callers:
         self.running: dict[str, Request] = {}
         self.swapped: dict[str, Request] = {}
         self.twins: dict[int, tuple[int, int]] = {}  # full host blocks: device block and epoch last known to be equal
+        self.computed: dict[tuple[int, int], Content] = {}  # what each full block was computed from, by block and epoch
         self.count = 0
         self.replay, self.seen = Replay(self.num_blocks), 0
 
@@ -90,9 +66,15 @@ class Callers:
         self.audit()
 
     def start(self, draw: Draw) -> None:
-        tokens = [draw.integer(0, 1) for _ in range(draw.integer(1, 8))]
-        request = make_request(self.new_id(), tokens, draw.choice([None, "a"]))
+        same = draw.choice([True, False])  # long common prefixes
+        tokens = [0 if same else draw.integer(0, 1) for _ in range(draw.integer(1, 8))]
+        image = ExtraKey("image", "a", draw.integer(0, min(3, len(tokens)) - 1))
+        extra_keys = draw.some([ExtraKey("salt", "a"), ExtraKey("adapter", "a"), image], 0)
+        request = make_request(self.new_id(), tokens, tuple(extra_keys) if draw.choice([True, False]) else ())
         hit = self.kv.lookup(request)
+        for i, block in enumerate(hit.blocks):
+            found = self.computed[block, self.kv.pool.epochs[block]]
+            assert found == self.content(request, i), "I8, I11: a block of another prefix, salt, adapter or image"
         revived = sum(self.kv.pool.ref_counts[b] == 0 for b in hit.blocks)
         fits = -(-len(tokens) // self.size) - len(hit.blocks) <= self.kv.pool.num_free - revived
         assert self.kv.admit(request, hit) == fits
@@ -148,8 +130,17 @@ class Callers:
         result = self.model.run(plan_of(chunks, self.size))
         for (request, end), token_id in zip(planned, result.token_ids, strict=True):
             assert token_id == self.model.next_id(request.token_ids[:end], GREEDY, 0.0), "a wrong prefix was read"
-            request.num_computed = end
+            first, request.num_computed = request.num_computed // self.size, end
+            table = self.kv.table(request.request_id)
+            for i in range(first, end // self.size):
+                self.computed[table[i], pool.epochs[table[i]]] = self.content(request, i)
             self.kv.commit(request)
+
+    def content(self, request: Request, i: int) -> Content:
+        """What the K/V of block ``i`` depends on."""
+        end = (i + 1) * self.size
+        extras = frozenset((e.kind, e.value, e.start) for e in request.extra_keys if e.start < end)
+        return tuple(request.token_ids[:end]), extras
 
     def poison_what_nobody_may_read(self) -> None:
         self.model.poison([0, *(b for b in self.kv.pool.free_list() if b not in self.kv.index)])
@@ -164,7 +155,7 @@ class Callers:
         if not parent.num_computed:
             return
         tokens = [draw.integer(0, 1) for _ in range(draw.integer(1, 2))]
-        child = make_request(self.new_id(), parent.token_ids[: parent.num_computed] + tokens, parent.salt)
+        child = make_request(self.new_id(), parent.token_ids[: parent.num_computed] + tokens, parent.extra_keys)
         child.num_computed = parent.num_computed
         free = self.kv.pool.num_free
         self.kv.fork(parent, child)
@@ -224,7 +215,9 @@ class Callers:
         table = kv.table(request.request_id)
         assert len(table) == -(-request.num_computed // self.size), "I13: the length of a table"
         assert [block for block in table if block in stay] == stay
-        self.twins.update((h, (b, pool.epochs[b])) for h, b in zip(hosts[:num_full], table, strict=False))
+        for i, (host, block) in enumerate(zip(hosts[:num_full], table, strict=False)):
+            self.twins[host] = block, pool.epochs[block]
+            self.computed[self.twins[host]] = self.content(request, i)
         self.running[request.request_id] = self.swapped.pop(request.request_id)
 
     def release(self, draw: Draw) -> None:

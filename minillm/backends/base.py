@@ -1,5 +1,6 @@
 """The backend protocol: five methods, the whole seam between control plane and numerics."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -17,6 +18,7 @@ class Capacity:
     weight_bytes: int
     max_model_len: int  # tokens of one sequence, the model's own limit
     vocab_size: int
+    crossover_tokens: float = math.inf  # context at which a token's attention takes the FLOPs of its matrices
     num_host_blocks: int = 0  # KV blocks in host memory, with the ids from num_blocks on
 
 

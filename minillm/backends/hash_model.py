@@ -49,6 +49,7 @@ class HashModel:
         kv_bytes_per_token: int = 1024,
         weight_bytes: int = 1_000_000,
         default_blocks: int = 1024,
+        crossover_tokens: float = 4096.0,
         check_reads: bool = True,
     ) -> None:
         self._vocab_size = vocab_size
@@ -56,6 +57,7 @@ class HashModel:
         self._kv_bytes_per_token = kv_bytes_per_token
         self._weight_bytes = weight_bytes
         self._default_blocks = default_blocks
+        self._crossover_tokens = crossover_tokens
         self._check_reads = check_reads
         self._block_size = 0
         self._num_blocks = self._num_host_blocks = 0
@@ -79,6 +81,7 @@ class HashModel:
             weight_bytes=self._weight_bytes,
             max_model_len=self._max_model_len,
             vocab_size=self._vocab_size,
+            crossover_tokens=self._crossover_tokens,
             num_host_blocks=self._num_host_blocks,
         )
 

@@ -5,6 +5,7 @@ A library adds how its arrays are made (`NumpyBackend`, `TorchBackend`) and its 
 
 from __future__ import annotations
 
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -18,10 +19,12 @@ from minillm.backends.inputs import stale_slots, step_arrays
 from minillm.backends.memory import available_host_bytes, blocks_for, host_kv_budget_bytes
 from minillm.core.logprobs import TokenLogprobs
 from minillm.core.plan import StepPlan, StepResult
+from minillm.costs.flops import attention_flops, linear_flops
 from minillm.loaders.tensors import Float32
 from minillm.models.decoder import Decoder, build_parameters
 from minillm.models.load import LoadedModel
 from minillm.models.rope import angles, inverse_frequencies
+from minillm.models.spec import ModelSpec
 from minillm.ops.base import Array, Batch, Ops
 from minillm.ops.paging import Reads, reads_of
 
@@ -133,6 +136,7 @@ class NumericBackend(ABC):
             weight_bytes=self.model.weights.parameters * self._itemsize,
             max_model_len=self._max_model_len,
             vocab_size=self.spec.vocab_size,
+            crossover_tokens=_crossover_tokens(self.spec),
             num_host_blocks=self._num_host_blocks,
         )
 
@@ -221,3 +225,12 @@ class NumericBackend(ABC):
         where = self._array(slots)
         for keys, values in self._caches:
             keys[where] = values[where] = float("nan")
+
+
+def _crossover_tokens(spec: ModelSpec) -> float:
+    """Context at which a token's attention takes as many FLOPs as its matrices; the head runs for few tokens."""
+    full_layers = sum(window is None for window in spec.windows)
+    if not full_layers:
+        return math.inf
+    matrices = spec.hidden * (2 * spec.q_size + 2 * spec.kv_size + 3 * spec.intermediate) * spec.layers
+    return float(linear_flops(matrices, 1) / (attention_flops(1, spec.heads, spec.head_dim) * full_layers))

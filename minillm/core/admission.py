@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Sequence
 
+from minillm.core.block_keys import ExtraKey
 from minillm.core.config import EngineConfig, check_positive
 from minillm.core.request import RequestError
 from minillm.core.sampling import SamplingParams
@@ -43,6 +44,17 @@ def check_prompt(prompt_ids: Sequence[int], vocab_size: int, max_model_len: int)
             f"token: shorten it by {len(prompt) - max_model_len + 1:,}, or raise max_model_len where it was lowered"
         )
     return prompt
+
+
+def check_extra_keys(keys: Sequence[ExtraKey], num_prompt: int) -> tuple[ExtraKey, ...]:
+    """The keys, if they start within the prompt; else ``RequestError``."""
+    for key in keys:
+        if key.start >= num_prompt:
+            raise RequestError(
+                f"{key.kind} key starts at token {key.start}, the prompt has {num_prompt:,}: "
+                "give the place of its first token in the prompt"
+            )
+    return tuple(keys)
 
 
 def check_room(num_prompt: int, max_total_tokens: int, num_blocks: int, block_size: int, beams: int = 1) -> None:

@@ -6,6 +6,9 @@ import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from minillm.core.eviction import EvictionName
+
+IndexName = Literal["hash", "radix"]
 PolicyName = Literal["static", "dynamic", "continuous"]
 OrderName = Literal["fcfs", "priority", "shortest", "fair", "deadline"]
 
@@ -32,6 +35,8 @@ class EngineConfig:
     chunked_prefill: bool = True  # False: a prompt runs whole, in one step
     chunk_size: int | None = None  # most tokens of one request's prompt in a step; None: the whole budget
     prefix_caching: bool = True
+    prefix_index: IndexName = "hash"  # how cached prefixes are found: by chained digests or in a radix tree
+    eviction: EvictionName = "lru"  # which cached block is given up first: see `minillm.core.eviction`
     seed: int = 0  # for requests that bring none
     debug_checks: bool = False  # check every structure after every step
     record_trace: bool = True  # the log grows with the run: turn it off in a process that serves for days
@@ -55,6 +60,8 @@ class EngineConfig:
                 _check_int(name, getattr(self, name), 1)
         _check_choice("policy", self.policy, get_args(PolicyName))
         _check_choice("order", self.order, get_args(OrderName))
+        _check_choice("prefix_index", self.prefix_index, get_args(IndexName))
+        _check_choice("eviction", self.eviction, get_args(EvictionName))
         check_positive("max_wait_s", self.max_wait_s, "seconds", or_zero=True)
         check_positive("ageing_tokens_per_s", self.ageing_tokens_per_s, "tokens a second")
         check_positive("ttft_slo_s", self.ttft_slo_s, "seconds")

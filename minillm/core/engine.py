@@ -15,6 +15,7 @@ from typing import Literal
 
 from minillm.backends.base import Backend
 from minillm.core.admission import (
+    check_extra_keys,
     check_params,
     check_places,
     check_prompt,
@@ -23,6 +24,7 @@ from minillm.core.admission import (
     longest_request,
 )
 from minillm.core.beams import BeamSearch
+from minillm.core.block_keys import ExtraKey, Hash, digest128
 from minillm.core.clock import VirtualClock
 from minillm.core.config import EngineConfig
 from minillm.core.constraint import check_budget
@@ -35,7 +37,6 @@ from minillm.core.metrics import RunMetrics, StepSample, run_metrics
 from minillm.core.order import make_order
 from minillm.core.plan import StepPlan, StepResult
 from minillm.core.policy import make_policy
-from minillm.core.prefix import Hash, digest128
 from minillm.core.request import Event, FinishReason, Request, RequestError, Status
 from minillm.core.sampling import SamplingParams, derived_seed, uniform
 from minillm.core.scheduler import Scheduled, Scheduler, Step
@@ -96,6 +97,9 @@ class Engine:
             config.block_size,
             num_host_blocks=capacity.num_host_blocks,
             prefix_caching=config.prefix_caching,
+            prefix_index=config.prefix_index,
+            eviction=config.eviction,
+            crossover_tokens=capacity.crossover_tokens,
             trace=self.trace,
             hash_function=hash_function,
         )
@@ -130,6 +134,7 @@ class Engine:
         request_id: str | None = None,
         arrival_s: float | None = None,
         salt: str | None = None,
+        extra_keys: Sequence[ExtraKey] = (),
         priority: int = 0,
         tenant: str = "",
         ttft_slo_s: float | None = None,
@@ -140,7 +145,8 @@ class Engine:
         ``arrival_s`` on the engine's clock may lie in the future: the request is out of sight until then.
         With several outputs the request returned is the first of ``request.group.members``; the others have its
         id and ``/1``, ``/2``, ..., and each has its own events. Requests of different ``salt`` share no cached
-        block. ``priority``, ``tenant`` and the two objectives
+        block, and blocks are told apart by ``extra_keys`` as well: what the K/V of prompt tokens depends on
+        besides their ids. ``priority``, ``tenant`` and the two objectives
         steer the orders that look at them (`minillm.core.order`).
         """
         check_service(self.config, priority, tenant, ttft_slo_s, tpot_slo_s)
@@ -160,7 +166,7 @@ class Engine:
         arrival_s = self.clock() if arrival_s is None else arrival_s
         # A seed of its own, so that equal prompts without a seed draw differently.
         seed = params.seed if params.seed is not None else int(uniform(self.config.seed, index) * 2**53)
-        stop_ids = self._stop_ids(params)
+        stop_ids, extra_keys = self._stop_ids(params), check_extra_keys(extra_keys, len(prompt))
         requests = [
             Request(
                 request_id=name,
@@ -172,6 +178,7 @@ class Engine:
                 max_total_tokens=max_total,
                 stop_ids=stop_ids,
                 salt=salt,
+                extra_keys=extra_keys,
                 priority=priority,
                 tenant=tenant,
                 ttft_slo_s=ttft_slo_s,

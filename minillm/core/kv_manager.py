@@ -10,38 +10,20 @@ while others hold it takes a copy first, and the last holder keeps the block its
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
+from minillm.core.block_keys import BlockKeys, ExtraKey, Hash, digest128
 from minillm.core.blocks import BlockPool, PoolError
-from minillm.core.prefix import Extras, Hash, Link, PrefixIndex, digest128
+from minillm.core.config import IndexName
+from minillm.core.eviction import EvictionName, PriorityEvictor, recompute_cost
+from minillm.core.index import ROOT, PrefixIndex
+from minillm.core.prefix import HashIndex
+from minillm.core.radix import RadixIndex
 from minillm.core.request import Request
 from minillm.core.swap import Content, HostBlocks
+from minillm.core.tables import BlockCopies, Hit, SwappedTable, Table
 from minillm.core.trace import Trace
-
-
-@dataclass(slots=True)
-class _Table:
-    blocks: list[int] = field(default_factory=list)
-    chain: Link | None = None  # how far the table's blocks are indexed; None without prefix caching
-
-
-@dataclass(slots=True)
-class _Swapped:
-    """A table whose request was preempted by swapping: its K/V is in these host blocks."""
-
-    hosts: list[int]
-    chain: Link | None
-    num_tokens: int
-
-
-@dataclass(frozen=True, slots=True)
-class Hit:
-    """Cached blocks that hold a request's first tokens. Valid until the next allocation."""
-
-    blocks: list[int]
-    num_tokens: int
-    chain: Link | None
 
 
 class KVManager:
@@ -54,18 +36,28 @@ class KVManager:
         *,
         num_host_blocks: int = 0,
         prefix_caching: bool = True,
+        prefix_index: IndexName = "hash",
+        eviction: EvictionName = "lru",
+        crossover_tokens: float = math.inf,
         trace: Trace | None = None,
         hash_function: Hash = digest128,
     ) -> None:
+        """``crossover_tokens``: the context over which attention costs what the matrices do (eviction by cost)."""
         self.block_size = block_size
-        self.pool = BlockPool(num_blocks)
+        self._evictor: PriorityEvictor | None = None
+        if eviction != "lru":
+            cost = recompute_cost(block_size, crossover_tokens) if eviction == "cost" else None
+            self._evictor = PriorityEvictor(num_blocks, cost, lambda block: self.index.is_last(block))
+        self.pool = BlockPool(num_blocks, self._evictor)
         self.host = HostBlocks(num_blocks, num_host_blocks)
-        self.index = PrefixIndex(self.pool, block_size, hash_function)
+        self.index: PrefixIndex = (RadixIndex if prefix_index == "radix" else HashIndex)(self.pool, block_size)
+        self._hash = hash_function
         self._prefix_caching = prefix_caching
         self._trace = trace if trace is not None else Trace(enabled=False)
-        self._tables: dict[str, _Table] = {}
-        self._swapped: dict[str, _Swapped] = {}
-        self._copies: list[tuple[int, int]] = []  # (source, target), in order, not yet taken
+        self._tables: dict[str, Table] = {}
+        self._swapped: dict[str, SwappedTable] = {}
+        self._keys: dict[str, BlockKeys] = {}  # of requests that wait: each is looked up again until it is admitted
+        self._copies = BlockCopies()
 
     def blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_size)
@@ -84,10 +76,14 @@ class KVManager:
         At least one token is left to compute, for its logits are what the first output is drawn from. A
         request that wants log-probabilities of its prompt hits nothing: a hit leaves no logits to take them from.
         """
-        if not self._prefix_caching or request.wants_prompt_logits:
+        if not self._prefix_caching:
             return Hit([], 0, None)
-        max_blocks = (request.num_known - 1) // self.block_size
-        blocks, chain = self.index.match(request.token_ids, _extras(request), max_blocks)
+        keys = self._keys.get(request.request_id)
+        if keys is None:
+            keys = self._keys[request.request_id] = self._new_keys(request)
+        if request.wants_prompt_logits:
+            return Hit([], 0, ROOT)
+        blocks, chain = self.index.match(keys, (request.num_known - 1) // self.block_size)
         return Hit(blocks, len(blocks) * self.block_size, chain)
 
     def shortage(self, request: Request, hit: Hit) -> int:
@@ -107,7 +103,12 @@ class KVManager:
         # Held from here on, so that the request's own allocations cannot evict what it hit.
         for block in hit.blocks:
             self.pool.touch(block)
-        self._tables[request.request_id] = _Table(list(hit.blocks), hit.chain)
+            if self._evictor is not None:
+                self._evictor.on_hit(block)
+        keys = self._keys.pop(request.request_id, None)
+        if keys is not None:
+            keys.unpack()
+        self._tables[request.request_id] = Table(list(hit.blocks), hit.chain, keys)
         if hit.blocks:
             self._trace.emit("hit", request.request_id, hit.blocks, tokens=hit.num_tokens)
         return True
@@ -126,7 +127,8 @@ class KVManager:
         shared = table.blocks[: self.blocks_for(parent.num_computed)]  # what lies behind is for tokens in flight
         for block in shared:
             self.pool.touch(block)
-        self._tables[child.request_id] = _Table(shared, table.chain)
+        keys = table.keys and table.keys.forked(child.token_ids, table.chain.length if table.chain else 0)
+        self._tables[child.request_id] = Table(shared, table.chain, keys)
         self._trace.emit("fork", child.request_id, shared, child.num_known, child.num_computed, note=parent.request_id)
 
     def reserve(self, request: Request, num_tokens: int) -> bool:
@@ -146,7 +148,7 @@ class KVManager:
         if is_shared:
             source, [target] = table[written], self._allocate(request, 1)
             table[written] = target
-            self._copies.append((source, target))
+            self._copies.add(source, target)
             self.pool.release(source, to_front=False)  # held by others, so it is not free now
             self._trace.emit("copy", request.request_id, (source, target))
         if missing:
@@ -156,57 +158,53 @@ class KVManager:
         return True
 
     def _allocate(self, request: Request, count: int) -> list[int]:
-        new = [self.pool.allocate() for _ in range(count)]
-        evicted = [block for block in new if block in self.index]
-        for block in evicted:
-            self.index.remove(block)
+        new: list[int] = []
+        evicted: list[int] = []
+        for _ in range(count):
+            block = self.pool.allocate()
+            new.append(block)
+            if block in self.index:  # out of it before the next is chosen, which may be the one before it
+                evicted.append(block)
+                last = self.index.remove(block)
+                if self._evictor is not None:
+                    self._evictor.on_last(last)
         if evicted:
             self._trace.emit("evict", request.request_id, evicted)
         return new
 
     def take_copies(self) -> list[tuple[int, int]]:
-        """Copies (source, target) that are due before the next step runs, for ``Backend.copy_blocks``.
-
-        Targets are distinct, and every source is a block as it is now, before any of the copies.
-        """
-        sources: dict[int, int] = {}
-        for source, target in self._copies:
-            sources[target] = sources.get(source, source)  # the copy of a copy is one of the original
-        self._copies.clear()
-        return [(source, target) for target, source in sources.items() if source != target]
+        """Copies (source, target) that are due before the next step runs, for ``Backend.copy_blocks``."""
+        return self._copies.take()
 
     def awaits_copy(self, request: Request) -> bool:
         """Whether blocks of the table get their content only when what ``take_copies`` returns is carried out."""
-        if not self._copies:
-            return False
-        return not {target for _, target in self._copies}.isdisjoint(self._tables[request.request_id].blocks)
+        return self._copies.go_to(self._tables[request.request_id].blocks)
 
     def commit(self, request: Request) -> None:
         """Index the blocks that are full of computed tokens and were not before."""
         table = self._tables[request.request_id]
         num_full = request.num_computed // self.block_size
-        if table.chain is None or table.chain.length >= num_full:
+        chain, keys = table.chain, table.keys
+        if chain is None or keys is None or chain.length >= num_full:
             return
-        extras = _extras(request)
-        chain = table.chain
         if not self.index.is_valid(chain):
             # The chain went through another request's equal block, which was evicted since. The
             # table's own blocks hold the same content: they are filed in their place.
-            chain = self.index.root(extras)
+            chain = ROOT
         added: list[int] = []
         while chain.length < num_full:
-            block = table.blocks[chain.length]
-            start = chain.length * self.block_size
-            was_indexed = block in self.index
-            tokens = request.token_ids[start : start + self.block_size]
-            chain, displaced = self.index.insert(chain, block, tokens, extras)
-            if displaced in added:  # two blocks of this table have one digest
-                added.remove(displaced)
-            elif displaced is not None and displaced != block:
-                self._trace.emit("evict", request.request_id, [displaced])
-            if not was_indexed and chain.block == block:
+            block, place = table.blocks[chain.length], chain.length
+            filed = self.index.insert(chain, block, keys)
+            if filed is None:  # nothing after it can be found either
+                table.chain = None
+                break
+            chain, is_new = filed
+            if is_new:
                 added.append(block)
-        table.chain = chain
+                if self._evictor is not None:
+                    self._evictor.on_index(block, place)
+        else:
+            table.chain = chain
         if added:
             self._trace.emit("index", request.request_id, added)
 
@@ -223,6 +221,7 @@ class KVManager:
 
     def release(self, request: Request) -> None:
         """Give back all that the request holds, if anything; its indexed blocks stay cached while free."""
+        self._keys.pop(request.request_id, None)
         table = self._tables.pop(request.request_id, None)
         if table is not None:
             self._drop(request.request_id, table, 0)
@@ -248,8 +247,10 @@ class KVManager:
         if stored is None:
             return False
         hosts, copies = stored
-        self._copies += copies
-        self._swapped[request.request_id] = _Swapped(hosts, table.chain, request.num_computed)
+        for source, target in copies:
+            self._copies.add(source, target)
+        kept = Table([], table.chain, table.keys)
+        self._swapped[request.request_id] = SwappedTable(hosts, kept, request.num_computed)
         self._trace.emit("swap_out", request.request_id, hosts, len(copies) * self.block_size, request.num_computed)
         self._drop(request.request_id, self._tables.pop(request.request_id), 0)
         return True
@@ -273,12 +274,13 @@ class KVManager:
         num_full = swapped.num_tokens // self.block_size
         for i, (host, block) in enumerate(zip(swapped.hosts, blocks, strict=True)):
             if stays[i] is None:
-                self._copies.append((host, block))
+                self._copies.add(host, block)
                 if i < num_full:
                     self.host.set_twin(host, Content(block, pool.epochs[block]))
         del self._swapped[request.request_id]
         self.host.release(swapped.hosts)
-        self._tables[request.request_id] = _Table(blocks, swapped.chain)
+        swapped.table.blocks = blocks
+        self._tables[request.request_id] = swapped.table
         self._trace.emit("swap_in", request.request_id, blocks, len(fresh) * self.block_size, swapped.num_tokens)
         return True
 
@@ -294,7 +296,7 @@ class KVManager:
         targets = {target for _, target in copies}
         return [request_id for request_id, swapped in self._swapped.items() if targets.intersection(swapped.hosts)]
 
-    def _drop(self, request_id: str, table: _Table, keep: int) -> None:
+    def _drop(self, request_id: str, table: Table, keep: int) -> None:
         # The end of the table first: of a cached prefix, the end is evicted before its beginning.
         dropped = table.blocks[keep:][::-1]
         if not dropped:
@@ -318,6 +320,6 @@ class KVManager:
         if both := self._tables.keys() & self._swapped.keys():
             raise PoolError(f"{sorted(both)} have a table on the device and one on the host")
 
-
-def _extras(request: Request) -> Extras:
-    return () if request.salt is None else (("salt", request.salt),)
+    def _new_keys(self, request: Request) -> BlockKeys:
+        salt = [] if request.salt is None else [ExtraKey("salt", request.salt)]
+        return BlockKeys(request.token_ids, [*salt, *request.extra_keys], self.block_size, self._hash)

@@ -1,142 +1,161 @@
-"""The prefix index: finds blocks whose content is the K/V of a prompt's first tokens.
+"""The hash-chained prefix index: a digest of the whole prefix leads to each position in one look-up.
 
-A full block is filed under a digest of its tokens and of its parent's digest, so the digest stands for
-the whole prefix. The digest only finds a candidate: a hit counts if the candidate's own tokens are the
-prompt's, and if its parent is the very block that was hit before it, with the same epoch. By induction
-the whole prefix was compared, so two prefixes with one digest cost a hit and never change an output.
+The digest only finds a candidate, which counts if its parent is the position found before it and its key
+is the request's. Two prefixes with one digest cost a hit and never change an output: the first keeps the
+digest, and the other is not indexed while it does.
+
+Positions are numbers, and what is known of them lies in arrays: in Python that is a fraction of an object each.
 """
 
 from __future__ import annotations
 
-import hashlib
 from array import array
-from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable
 
+from minillm.core.block_keys import TOKEN_BYTES, BlockKeys
 from minillm.core.blocks import NULL_BLOCK, BlockPool, PoolError
+from minillm.core.index import ROOT, Link
 
-Hash = Callable[[bytes], bytes]
-Extras = tuple[tuple[str, str], ...]  # what else the K/V depends on, each tagged: ("salt", "x"), ("adapter", "x")
-
-
-def digest128(data: bytes) -> bytes:
-    """SHA-256 cut to 16 bytes: no one can craft a prompt whose digest is another's."""
-    return hashlib.sha256(data).digest()[:16]
+_ROOT = 0  # the position of the empty prefix
+_NONE = -1  # parent of an unused position
 
 
-class Link(NamedTuple):
-    """The end of a verified chain: a block, the epoch its content belongs to, and the chain's digest."""
+class HashIndex:
+    """Implements ``PrefixIndex``."""
 
-    block: int
-    epoch: int
-    digest: bytes
-    length: int  # blocks in the chain
-
-
-class _Entry(NamedTuple):
-    """What is known of an indexed block: all that a hit is verified by."""
-
-    digest: bytes
-    parent: int
-    parent_epoch: int
-    tokens: bytes
-    extras: Extras
-
-
-class PrefixIndex:
-    """Digest -> block and block -> entry, always both ways. Only full and computed blocks may be inserted."""
-
-    def __init__(self, pool: BlockPool, block_size: int, hash_function: Hash = digest128) -> None:
-        self._pool = pool
-        self._block_size = block_size
-        self._hash = hash_function
-        self._block_of: dict[bytes, int] = {}
-        self._entry_of: dict[int, _Entry] = {}
+    def __init__(self, pool: BlockPool, block_size: int) -> None:
+        self._epochs = pool.epochs
+        self._width = block_size * TOKEN_BYTES
+        self._position_of: dict[bytes, int] = {}  # by digest
+        self._position_at = array("i", [_ROOT]) * pool.num_blocks  # by block; the root where it is not indexed
+        self._count = 0
+        # Of each position. The root is never removed.
+        self._parents = array("i", [_NONE])
+        self._children = array("i", [0])  # positions right below
+        self._blocks = array("i", [NULL_BLOCK])
+        self._digests: list[bytes] = [b""]
+        self._tokens = bytearray(self._width)
+        self._extras: dict[int, bytes] = {}  # for the few that have any
+        self._unused: list[int] = []
 
     def __len__(self) -> int:
-        return len(self._entry_of)
+        return self._count
 
     def __contains__(self, block: int) -> bool:
-        return block in self._entry_of
+        return self._position_at[block] != _ROOT
 
     def blocks(self) -> Iterable[int]:
         """The indexed blocks."""
-        return self._entry_of.keys()
+        return (block for block, position in enumerate(self._position_at) if position != _ROOT)
 
-    def root(self, extras: Extras) -> Link:
-        """The empty chain of requests with these extra keys. Lengths are written, so no two keys read alike."""
-        data = b"".join(
-            len(part).to_bytes(4, "little") + part for pair in extras for part in (s.encode() for s in pair)
-        )
-        return Link(NULL_BLOCK, self._pool.epochs[NULL_BLOCK], self._hash(data), 0)
-
-    def match(self, token_ids: Sequence[int], extras: Extras, max_blocks: int) -> tuple[list[int], Link]:
-        """The longest indexed chain of whole blocks at the start of ``token_ids``, and its end."""
-        size = self._block_size
+    def match(self, keys: BlockKeys, max_blocks: int) -> tuple[list[int], Link]:
+        """The longest indexed chain at the start of a request, and its end."""
         blocks: list[int] = []
-        link = self.root(extras)
-        while link.length < max_blocks:
-            start = link.length * size
-            tokens = _pack(token_ids[start : start + size])
-            digest = self._hash(link.digest + tokens)
-            block = self._block_of.get(digest)
-            if block is None or not self._holds(block, link, tokens, extras):
+        above = _ROOT
+        for i in range(max_blocks):
+            tokens = keys.tokens(i, max_blocks)
+            position = self._position_of.get(keys.digest(i))
+            if position is None or not self._is(position, above, tokens, keys.extras_of(i)):
+                break
+            block = self._blocks[position]
+            if block == NULL_BLOCK:
                 break
             blocks.append(block)
-            link = Link(block, self._pool.epochs[block], digest, link.length + 1)
-        return blocks, link
+            above = position
+        return blocks, Link(blocks[-1], self._epochs[blocks[-1]], len(blocks)) if blocks else ROOT
 
     def is_valid(self, link: Link) -> bool:
         """Whether the chain's last block still has the content it had when the chain was verified."""
-        if link.block == NULL_BLOCK:
-            return True
-        entry = self._entry_of.get(link.block)
-        return entry is not None and entry.digest == link.digest and self._pool.epochs[link.block] == link.epoch
+        return link.length == 0 or (link.block in self and self._epochs[link.block] == link.epoch)
 
-    def insert(self, parent: Link, block: int, token_ids: Sequence[int], extras: Extras) -> tuple[Link, int | None]:
-        """File ``block``, full of ``token_ids`` computed after the valid chain ``parent``.
+    def insert(self, parent: Link, block: int, keys: BlockKeys) -> tuple[Link, bool] | None:
+        """See ``PrefixIndex``; None if another prefix has the digest."""
+        i = parent.length
+        above = self._position_at[parent.block]
+        tokens, extra, digest = keys.tokens(i), keys.extras_of(i), keys.digest(i)
+        position = self._position_of.get(digest)
+        if position is None:
+            position = self._new_position(above, digest, tokens, extra)
+        elif not self._is(position, above, tokens, extra):
+            return None
+        held = self._blocks[position]
+        if held != NULL_BLOCK:
+            return Link(held, self._epochs[held], i + 1), False
+        self._blocks[position] = block
+        self._position_at[block] = position
+        self._count += 1
+        return Link(block, self._epochs[block], i + 1), True
 
-        Returns the longer chain and a block whose entry had to go, if any. When the same content is
-        indexed already, that block stays the indexed one and the chain goes through it, so chains of
-        requests that computed a prefix at the same time meet again.
-        """
-        tokens = _pack(token_ids)
-        digest = self._hash(parent.digest + tokens)
-        known = self._block_of.get(digest)
-        if known is not None and self._holds(known, parent, tokens, extras):
-            return Link(known, self._pool.epochs[known], digest, parent.length + 1), None
-        if known is not None:  # another prefix with this digest, or one whose parent is gone: the newer is kept
-            self.remove(known)
-        self._block_of[digest] = block
-        self._entry_of[block] = _Entry(digest, parent.block, parent.epoch, tokens, extras)
-        return Link(block, self._pool.epochs[block], digest, parent.length + 1), known
+    def remove(self, block: int) -> int:
+        """See ``PrefixIndex``."""
+        position = self._position_at[block]
+        if position == _ROOT:
+            raise PoolError(f"block {block} is removed from the index, but it is not in it")
+        self._position_at[block] = _ROOT
+        self._blocks[position] = NULL_BLOCK
+        self._count -= 1
+        # Positions that no block and no other position needs go, from here upwards.
+        while position != _ROOT and self._blocks[position] == NULL_BLOCK and not self._children[position]:
+            above = self._parents[position]
+            self._drop_position(position)
+            self._children[above] -= 1
+            if not self._children[above] and self._blocks[above] != NULL_BLOCK:
+                return self._blocks[above]
+            position = above
+        return NULL_BLOCK
 
-    def remove(self, block: int) -> None:
-        """Forget ``block``, which is about to get other content. Its children become unreachable."""
-        del self._block_of[self._entry_of.pop(block).digest]
+    def is_last(self, block: int) -> bool:
+        """Whether no indexed prefix goes on behind this block's."""
+        return not self._children[self._position_at[block]]
 
     def check(self) -> None:
-        """Raise ``PoolError`` unless digests and blocks agree both ways and entries are whole blocks."""
-        if len(self._block_of) != len(self._entry_of):
-            raise PoolError(f"{len(self._block_of)} digests for {len(self._entry_of)} indexed blocks")
-        for block, entry in self._entry_of.items():
-            if self._block_of.get(entry.digest) != block:
-                raise PoolError(f"block {block} is filed under a digest that names another block")
-            if len(entry.tokens) != self._block_size * _TOKEN_BYTES:
-                raise PoolError(f"block {block} is indexed with a part of its {self._block_size} tokens")
+        """Raise ``PoolError`` unless blocks and positions agree both ways."""
+        for block, position in enumerate(self._position_at):
+            if position != _ROOT and self._blocks[position] != block:
+                raise PoolError(f"block {block} is filed at a position that names block {self._blocks[position]}")
+        used = [p for p, parent in enumerate(self._parents) if parent != _NONE]
+        children = [0] * len(self._parents)
+        for position in used:
+            children[self._parents[position]] += 1
+        if children != list(self._children):
+            raise PoolError("positions and the numbers of those below them disagree")
+        if any(self._blocks[p] == NULL_BLOCK and not children[p] for p in used):
+            raise PoolError("a position has no block and none below it")
+        if self._count != sum(self._blocks[p] != NULL_BLOCK for p in used):
+            raise PoolError(f"{self._count} blocks are counted as indexed, others are")
+        if {self._digests[p]: p for p in used} != self._position_of or len(used) != len(self._position_of):
+            raise PoolError(f"{len(self._position_of)} digests do not lead to the {len(used)} positions one by one")
 
-    def _holds(self, block: int, parent: Link, tokens: bytes, extras: Extras) -> bool:
-        entry = self._entry_of[block]
+    def _is(self, position: int, above: int, tokens: bytes, extra: bytes) -> bool:
+        start = position * self._width
         return (
-            entry.parent == parent.block
-            and entry.parent_epoch == parent.epoch
-            and entry.tokens == tokens
-            and entry.extras == extras
+            self._parents[position] == above
+            and self._tokens[start : start + self._width] == tokens
+            and self._extras.get(position, b"") == extra
         )
 
+    def _new_position(self, above: int, digest: bytes, tokens: bytes, extra: bytes) -> int:
+        if self._unused:
+            position = self._unused.pop()
+            self._parents[position] = above
+            self._digests[position] = digest
+            self._tokens[position * self._width : (position + 1) * self._width] = tokens
+        else:
+            position = len(self._parents)
+            self._parents.append(above)
+            self._children.append(0)
+            self._blocks.append(NULL_BLOCK)
+            self._digests.append(digest)
+            self._tokens += tokens
+        if extra:
+            self._extras[position] = extra
+        self._position_of[digest] = position
+        self._children[above] += 1
+        return position
 
-_TOKEN_BYTES = array("I").itemsize
-
-
-def _pack(token_ids: Sequence[int]) -> bytes:
-    return array("I", token_ids).tobytes()
+    def _drop_position(self, position: int) -> None:
+        del self._position_of[self._digests[position]]
+        self._parents[position] = _NONE
+        self._digests[position] = b""
+        self._extras.pop(position, None)
+        self._unused.append(position)

@@ -13,6 +13,7 @@ from enum import Enum
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Literal
 
+from minillm.core.block_keys import ExtraKey
 from minillm.core.logprobs import TokenLogprobs
 from minillm.core.sampling import SamplingParams
 
@@ -69,6 +70,7 @@ class Request:
     max_total_tokens: int  # prompt and output together
     stop_ids: frozenset[int] = frozenset()  # tokens that end the output
     salt: str | None = None  # requests of different salts share no block
+    extra_keys: tuple[ExtraKey, ...] = ()  # what else the K/V of its tokens depends on
     priority: int = 0  # order "priority": the highest is served first
     tenant: str = ""  # order "fair": on whose account it runs
     ttft_slo_s: float | None = None  # order "deadline": arrival to first token; None takes the configuration's

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from minillm.core.config import EngineConfig
 from minillm.core.draws import add_draws
 from minillm.core.group import Group, together
-from minillm.core.kv_manager import Hit, KVManager
+from minillm.core.kv_manager import KVManager
 from minillm.core.order import FirstComeOrder
 from minillm.core.plan import StepPlan
 from minillm.core.policy import ContinuousPolicy, QueueView
@@ -24,6 +24,7 @@ from minillm.core.sampling import uniform
 from minillm.core.shaping import Transform
 from minillm.core.speculate.draft import NO_DRAFT, Draft
 from minillm.core.speculate.speculator import Speculator
+from minillm.core.tables import Hit
 from minillm.core.trace import Trace
 from minillm.core.waiting import WaitingQueue
 

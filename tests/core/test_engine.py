@@ -14,6 +14,7 @@ from core_harness import GREEDY, AuditedModel, Case, Job, drive, make_engine, wi
 
 from minillm.backends.hash_model import HashModel, WrongReadError
 from minillm.backends.simulated import SimulatedBackend
+from minillm.core.block_keys import ExtraKey
 from minillm.core.blocks import PoolError
 from minillm.core.clock import VirtualClock
 from minillm.core.config import EngineConfig
@@ -82,6 +83,13 @@ def test_a_taken_id_and_an_endless_arrival_are_refused() -> None:
         engine.add_request([1], GREEDY, arrival_s=math.nan)
 
 
+def test_a_key_of_tokens_that_the_prompt_has_not_is_refused() -> None:
+    engine = engine_of()
+    engine.add_request([1, 2, 3], GREEDY, extra_keys=[ExtraKey("image", "x", 2)])
+    with pytest.raises(RequestError, match="image key starts at token 3, the prompt has 3"):
+        engine.add_request([1, 2, 3], GREEDY, extra_keys=[ExtraKey("image", "x", 3)])
+
+
 def test_output_ends_at_the_models_length() -> None:
     engine = engine_of(max_model_len=6)
     request = engine.add_request([1, 2], greedy(16))
@@ -94,6 +102,8 @@ def test_output_ends_at_the_models_length() -> None:
     [
         ({"block_size": 0}, ["block_size", "0", "at least 1"]),
         ({"num_blocks": 1}, ["num_blocks", "1", "null block"]),
+        ({"prefix_index": "trie"}, ["prefix_index", "trie", "hash, radix"]),
+        ({"eviction": "random"}, ["eviction", "random", "lru, lfu, cost"]),
         ({"num_host_blocks": -1}, ["num_host_blocks", "-1"]),
         ({"max_batch_tokens": True}, ["max_batch_tokens", "True"]),
         ({"max_running_requests": 0}, ["max_running_requests", "0"]),

@@ -12,8 +12,8 @@ from core_harness import Case, Job, drive, random_case, six_bits, without
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from minillm.core.block_keys import digest128
 from minillm.core.config import EngineConfig
-from minillm.core.prefix import digest128
 from minillm.core.sampling import SamplingParams
 
 

@@ -2,36 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import count
-from typing import Any
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from kv_callers import Callers, make_request, random_calls
+from random_choices import HypothesisDraw
 
 from minillm.core.blocks import PoolError
 from minillm.core.kv_manager import KVManager
 from minillm.core.request import Request
-
-
-class HypothesisDraw:
-    """Choices of hypothesis, which shrinks a failure to the few calls that it takes."""
-
-    def __init__(self, data: st.DataObject) -> None:
-        self._data = data
-
-    def integer(self, low: int, high: int) -> int:
-        return self._data.draw(st.integers(low, high))
-
-    def choice(self, options: Sequence[Any]) -> Any:
-        return self._data.draw(st.sampled_from(options))
-
-    def some(self, options: Sequence[Any], low: int) -> list[Any]:
-        picks = st.lists(st.integers(0, len(options) - 1), min_size=min(low, len(options)), unique=True)
-        return [options[i] for i in self._data.draw(picks)]
 
 
 class ManagerMachine(RuleBasedStateMachine):
@@ -45,7 +27,7 @@ class ManagerMachine(RuleBasedStateMachine):
 
 
 TestManager = ManagerMachine.TestCase
-TestManager.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestManager.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
 
 
 def test_the_manager_under_random_callers() -> None:

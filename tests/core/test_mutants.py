@@ -7,6 +7,7 @@ import inspect
 import random
 import sys
 import textwrap
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -14,19 +15,25 @@ import pytest
 from adversaries import DRAFTERS
 from core_harness import drive, random_case
 from enumeration import check_certain, check_rule
+from evictor_callers import random_evictions
+from index_callers import random_index_calls
 from kv_callers import random_calls
 
 from minillm.backends.hash_model import WrongReadError
 from minillm.core import draws
 from minillm.core import engine as engine_module
+from minillm.core.block_keys import BlockKeys, ExtraKey
 from minillm.core.blocks import BlockPool, PoolError
 from minillm.core.engine import Engine, EngineError
+from minillm.core.eviction import PriorityEvictor
 from minillm.core.kv_manager import KVManager
-from minillm.core.prefix import PrefixIndex
+from minillm.core.prefix import HashIndex
+from minillm.core.radix import RadixIndex
 from minillm.core.scheduler import Scheduler
 from minillm.core.speculate import rejection, speculator
 from minillm.core.speculate.speculator import Speculator
 from minillm.core.swap import HostBlocks
+from minillm.core.tables import BlockCopies
 from minillm.core.waiting import WaitingQueue
 
 
@@ -42,19 +49,15 @@ class Edit(NamedTuple):
     new: str
 
 
-UNCHAINED = [
-    Edit(PrefixIndex, "match", "self._hash(link.digest + tokens)", "self._hash(tokens)"),
-    Edit(PrefixIndex, "insert", "self._hash(parent.digest + tokens)", "self._hash(tokens)"),
-]
-NO_PARENT = Edit(PrefixIndex, "_holds", "entry.parent == parent.block", "True")
-NO_PARENT_EPOCH = Edit(PrefixIndex, "_holds", "entry.parent_epoch == parent.epoch", "True")
-NO_TOKENS = Edit(PrefixIndex, "_holds", "entry.tokens == tokens", "True")
-NO_EXTRAS = Edit(PrefixIndex, "_holds", "entry.extras == extras", "True")
+UNCHAINED = Edit(BlockKeys, "digest", "self._hash(before + ", "self._hash(")
+NO_PARENT = Edit(HashIndex, "_is", "self._parents[position] == above", "True")
+NO_TOKENS = Edit(HashIndex, "_is", "self._tokens[start : start + self._width] == tokens", "True")
+NO_EXTRAS = Edit(HashIndex, "_is", 'self._extras.get(position, b"") == extra', "True")
 
 MUTANTS: dict[str, list[Edit]] = {
-    "old key kept on reuse": [Edit(KVManager, "_allocate", "self.index.remove(block)", "pass")],
-    "unchained hash": [*UNCHAINED, NO_PARENT, NO_PARENT_EPOCH],
-    "short hash without verification": [NO_PARENT, NO_PARENT_EPOCH, NO_TOKENS, NO_EXTRAS],
+    "old key kept on reuse": [Edit(KVManager, "_allocate", "self.index.remove(block)", "0")],
+    "unchained hash": [UNCHAINED, NO_PARENT],
+    "short hash without verification": [NO_PARENT, NO_TOKENS, NO_EXTRAS],
     "tokens not compared": [NO_TOKENS],
     "full-prompt hit": [Edit(KVManager, "lookup", "(request.num_known - 1)", "request.num_known")],
     "one block too few": [Edit(KVManager, "reserve", "-(-num_tokens //", "-(-(num_tokens - 1) //")],
@@ -84,13 +87,13 @@ MANAGER_MUTANTS: dict[str, list[Edit]] = {
     "copy not counted": [Edit(KVManager, "reserve", "missing + is_shared > ", "missing > ")],
     "copied though held alone": [Edit(KVManager, "reserve", "ref_counts[table[written]] > 1", "ref_counts[0] < 1")],
     "copied block kept": [Edit(KVManager, "reserve", "self.pool.release(source, to_front=False)", "pass")],
-    "copy not recorded": [Edit(KVManager, "reserve", "self._copies.append((source, target))", "pass")],
-    "copy the wrong way": [Edit(KVManager, "reserve", "append((source, target))", "append((target, source))")],
+    "copy not recorded": [Edit(KVManager, "reserve", "self._copies.add(source, target)", "pass")],
+    "copy the wrong way": [Edit(KVManager, "reserve", "add(source, target)", "add(target, source)")],
     "fork not counted": [Edit(KVManager, "fork", "self.pool.touch(block)", "pass")],
     "fork shares what is in flight": [
         Edit(KVManager, "fork", "table.blocks[: self.blocks_for(parent.num_computed)]", "list(table.blocks)")
     ],
-    "swapped blocks not copied": [Edit(KVManager, "swap_out", "self._copies += copies", "pass")],
+    "swapped blocks not copied": [Edit(KVManager, "swap_out", "self._copies.add(source, target)", "pass")],
     "last block not swapped": [
         Edit(KVManager, "swap_out", "for b in table.blocks[:", "for b in table.blocks[: -1 +")
     ],
@@ -112,8 +115,53 @@ MANAGER_MUTANTS: dict[str, list[Edit]] = {
     "joining blocks counted as free": [Edit(KVManager, "swap_in", "pool.num_free - revived", "pool.num_free")],
     "swapped in without room": [Edit(KVManager, "swap_in", "self.blocks_for(request.num_known)", "len(swapped.hosts)")],
     "twin of a freed host block kept": [Edit(HostBlocks, "release", "self._forget_twin(host)", "pass")],
-    "copy of a copy": [Edit(KVManager, "take_copies", "sources.get(source, source)", "source")],
-    "copies taken twice": [Edit(KVManager, "take_copies", "self._copies.clear()", "pass")],
+    "copy of a copy": [Edit(BlockCopies, "take", "sources.get(source, source)", "source")],
+    "copies taken twice": [Edit(BlockCopies, "take", "self._pairs.clear()", "pass")],
+    "kinds of keys untagged": [Edit(ExtraKey, "encoded", "self.kind.encode(), ", "")],
+    "place of an image forgotten": [Edit(ExtraKey, "encoded", ", str(self.start - first).encode()", "")],
+    "image left out": [Edit(BlockKeys, "extras_of", "first <= extra.start", "first == extra.start")],
+    "chain behind a lost block goes on": [Edit(KVManager, "commit", "not self.index.is_valid(chain)", "False")],
+    "evicted block keeps its place": [Edit(KVManager, "_allocate", "self.index.remove(block)", "0")],
+}  # fmt: skip
+
+# Killed by random callers of an index, against a dictionary of prefixes.
+INDEX_MUTANTS: dict[str, list[Edit]] = {
+    "hit on a place without a block": [Edit(HashIndex, "match", "if block == NULL_BLOCK", "if block < NULL_BLOCK")],
+    "lost chain taken for whole": [Edit(HashIndex, "is_valid", "self._epochs[link.block] == link.epoch", "True")],
+    "another's key taken": [NO_EXTRAS, Edit(BlockKeys, "digest", " + self.extras_of(i)", "")],
+    "twin indexed over the first": [Edit(HashIndex, "insert", "if held != NULL_BLOCK", "if held < NULL_BLOCK")],
+    "place dropped with others below": [Edit(HashIndex, "remove", " and not self._children[position]", "")],
+    "place without use kept": [Edit(HashIndex, "remove", "while position != _ROOT", "while position == -2")],
+    "places below not counted": [Edit(HashIndex, "remove", "self._children[above] -= 1", "pass")],
+    "last block not reported": [Edit(HashIndex, "remove", "return self._blocks[above]", "return NULL_BLOCK")],
+    "keys of a former place kept": [Edit(HashIndex, "_drop_position", "self._extras.pop(position, None)", "pass")],
+    "run ends late": [Edit(RadixIndex, "_common", "min(len(node.blocks), limit)", "len(node.blocks)")],
+    "run not compared": [Edit(RadixIndex, "_common", " and self._is(node, same, keys.tokens(first + same))", "")],
+    "extra keys within a run": [Edit(RadixIndex, "_common", "not keys.extras_of(first + same) and ", "")],
+    "run goes on behind a lost block": [Edit(RadixIndex, "match", "if NULL_BLOCK in run", "if not run")],
+    "walk goes on from within a run": [Edit(RadixIndex, "match", "if len(run) < len(child.blocks)", "if not run")],
+    "split loses what hangs below": [
+        Edit(RadixIndex, "_split", "= node.blocks[offset:], node.children", "= node.blocks[offset:], None")
+    ],
+    "split leaves blocks behind": [Edit(RadixIndex, "_split", "self._node_at[block] = lower", "pass")],
+    "split cuts tokens only": [Edit(RadixIndex, "_split", ", node.blocks[offset:]\n", "\n")],
+    "extra keys in the middle of a run": [Edit(RadixIndex, "_place", "node.children or extra:", "node.children:")],
+    "run trimmed without its tokens": [
+        Edit(RadixIndex, "_trim", "del node.tokens[len(node.blocks) * self._width :]", "pass")
+    ],
+    "run with others below is last": [Edit(RadixIndex, "is_last", "not node.children and ", "")],
+}  # fmt: skip
+
+# Killed by random callers of an evictor, against a list sorted anew each time.
+EVICTION_MUTANTS: dict[str, list[Edit]] = {
+    "clock stands still": [Edit(PriorityEvictor, "pop", "self._clock = entry[0]", "pass")],
+    "hits not counted": [Edit(PriorityEvictor, "on_hit", "self._uses[block] += 1", "pass")],
+    "uses of a former content": [Edit(PriorityEvictor, "on_index", "self._uses[block] = 1", "self._uses[block] += 1")],
+    "cost of every block the same": [Edit(PriorityEvictor, "on_index", "self._cost(place)", "1.0")],
+    "block evicted before those behind it": [Edit(PriorityEvictor, "pop", "not self._is_last(block)", "False")],
+    "held block evicted": [Edit(PriorityEvictor, "pop", "self._live.get(block) is not entry", "False")],
+    "last block forgotten": [Edit(PriorityEvictor, "on_last", "heapq.heappush(self._heap, self._live[block])", "pass")],
+    "ties by number": [Edit(PriorityEvictor, "add", "(priority, self._count, block)", "(priority, block, block)")],
 }  # fmt: skip
 
 # Killed by workloads that all draft.
@@ -217,8 +265,16 @@ def test_the_enumeration_kills(name: str, monkeypatch: pytest.MonkeyPatch) -> No
                 check_certain(p, 1)
 
 
-@pytest.mark.parametrize("name", MANAGER_MUTANTS)
-def test_the_random_callers_kill(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    mutate(monkeypatch, MANAGER_MUTANTS[name])
-    with pytest.raises((AssertionError, PoolError, WrongReadError, IndexError)):
-        random_calls(range(2000))
+KILLERS: dict[str, tuple[dict[str, list[Edit]], Callable[[], None]]] = {
+    "manager": (MANAGER_MUTANTS, lambda: random_calls(range(2000))),
+    "index": (INDEX_MUTANTS, lambda: random_index_calls(range(500))),
+    "evictor": (EVICTION_MUTANTS, lambda: random_evictions(range(500))),
+}
+
+
+@pytest.mark.parametrize(("part", "name"), [(part, name) for part, (table, _) in KILLERS.items() for name in table])
+def test_the_random_callers_kill(part: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    table, calls = KILLERS[part]
+    mutate(monkeypatch, table[name])
+    with pytest.raises((AssertionError, PoolError, WrongReadError, IndexError, KeyError)):
+        calls()

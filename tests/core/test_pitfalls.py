@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import random
 from itertools import pairwise
+from typing import Literal
 
 import pytest
 from core_harness import GREEDY, Case, Job, drive, make_engine, without
 
 from minillm.backends.hash_model import HashModel
+from minillm.core.block_keys import ExtraKey
 from minillm.core.config import EngineConfig
 from minillm.core.engine import Engine
 from minillm.core.kv_manager import KVManager
@@ -100,15 +102,31 @@ def test_row_8_the_same_prompt_twice_in_one_batch(size: int) -> None:
     assert both.ids() == {"j0": alone.ids()["j0"], "j1": alone.ids()["j0"]}
 
 
-def test_row_11_salt_and_adapter_of_one_name_are_two_keys() -> None:
-    kv = KVManager(9, 2)
-    index = kv.index
-    block = kv.pool.allocate()
-    index.insert(index.root((("salt", "x"),)), block, [1, 2], (("salt", "x"),))
-    assert index.match([1, 2], (("salt", "x"),), 1)[0] == [block]
-    assert index.match([1, 2], (("adapter", "x"),), 1)[0] == []
-    assert index.match([1, 2], (("sal", "tx"),), 1)[0] == []
-    assert index.match([1, 2], (), 1)[0] == []
+@pytest.mark.parametrize("index", ["hash", "radix"])
+def test_row_11_salt_and_adapter_of_one_name_are_two_keys(index: Literal["hash", "radix"]) -> None:
+    engine, _ = make_engine(EngineConfig(block_size=2, num_blocks=30, prefix_index=index))
+
+    def cached(*keys: ExtraKey) -> int:
+        request = engine.add_request([1] * 5, greedy(1), extra_keys=keys)
+        list(engine.run())
+        return request.num_cached
+
+    assert cached(ExtraKey("salt", "x")) == 0
+    assert cached(ExtraKey("adapter", "x")) == 0
+    assert cached(ExtraKey("salt", "x"), ExtraKey("adapter", "x")) == 0
+    assert cached() == 0
+    assert cached(ExtraKey("adapter", "x")) == 4
+
+
+def test_row_12_another_load_of_an_adapter_shares_no_block() -> None:
+    """Its key is a digest of the weights or an id of the load: a name would hit what other weights computed."""
+    engine, _ = make_engine(EngineConfig(block_size=2, num_blocks=30))
+    cached = []
+    for load in ("sql#1", "sql#2", "sql#1"):
+        request = engine.add_request([1] * 5, greedy(1), extra_keys=[ExtraKey("adapter", load)])
+        list(engine.run())
+        cached.append(request.num_cached)
+    assert cached == [0, 0, 4]
 
 
 @pytest.mark.parametrize("size", BLOCK_SIZES)
@@ -193,7 +211,7 @@ def test_row_22_a_hit_is_held_before_its_own_allocation() -> None:
     run_alone(engine, [1, 2, 3, 4, 5], greedy(1))  # caches (1, 2) and (3, 4); the rest stays plain
     other = engine.add_request([9, 9], greedy(3))  # takes the plain blocks
     engine.step()
-    hit = engine.kv.index.match([1, 2, 3, 4], (), 2)[0]
+    hit = engine.kv.lookup(make_request("probe", [1, 2, 3, 4, 6])).blocks
     assert set(engine.kv.pool.free_list()) >= set(hit)
     again = engine.add_request([1, 2, 3, 4, 6], greedy(1))
     list(engine.run())

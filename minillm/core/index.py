@@ -1,0 +1,67 @@
+"""What a prefix index does: it finds blocks whose content is the K/V of a prompt's first tokens.
+
+Two indexes do it, with the same results: `minillm.core.prefix` looks each block up by a digest of its
+prefix, `minillm.core.radix` walks a tree. Both keep one position for each distinct prefix of whole blocks,
+below the position of the prefix before it. A position is found only through its parent and by comparing
+its tokens, so by induction the whole prefix was compared, and no digest decides what a request reads.
+
+A position outlives its block while others hang below it: a hit ends there until the same prefix is
+computed again. With layer groups (`minillm.core.groups`) a position has a block in each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple, Protocol
+
+from minillm.core.block_keys import BlockKeys
+from minillm.core.blocks import NULL_BLOCK
+
+
+class Link(NamedTuple):
+    """The end of a verified chain: a block at its last position, and the epoch its content belongs to."""
+
+    block: int
+    epoch: int
+    length: int  # blocks in the chain
+
+
+ROOT = Link(NULL_BLOCK, 0, 0)  # the empty chain
+
+
+class PrefixIndex(Protocol):
+    """Only full and computed blocks may be inserted. ``PoolError`` where the index is used wrongly or broken."""
+
+    def __len__(self) -> int:
+        """Indexed blocks."""
+
+    def __contains__(self, block: int) -> bool: ...
+
+    def blocks(self) -> Iterable[int]:
+        """The indexed blocks."""
+
+    def match(self, keys: BlockKeys, max_blocks: int) -> tuple[list[int], Link]:
+        """The longest indexed chain at the start of a request, and its end."""
+
+    def is_valid(self, link: Link) -> bool:
+        """Whether the chain's last block still has the content it had when the chain was verified."""
+
+    def insert(self, parent: Link, block: int, keys: BlockKeys) -> tuple[Link, bool] | None:
+        """File ``block``, full and computed after the valid chain ``parent``, under the request's next key.
+
+        Returns the longer chain, and whether the block is indexed now: where the same content is already,
+        that block stays, and chains of requests that computed a prefix at the same time meet again.
+        None if the key cannot be filed.
+        """
+
+    def remove(self, block: int) -> int:
+        """Forget ``block``, which is about to get other content.
+
+        Returns the block that nothing is indexed behind any more and before was, or the null block.
+        """
+
+    def is_last(self, block: int) -> bool:
+        """Whether no indexed prefix goes on behind this block's: evicted, it takes nothing along."""
+
+    def check(self) -> None:
+        """Raise ``PoolError`` unless blocks and positions agree both ways."""

@@ -1,0 +1,60 @@
+"""What the KV manager keeps: a request's table on the device, or its blocks on the host; copies that are due."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from minillm.core.block_keys import BlockKeys
+from minillm.core.index import Link
+
+
+@dataclass(slots=True)
+class Table:
+    """A request's blocks, and how far they are indexed."""
+
+    blocks: list[int] = field(default_factory=list)
+    chain: Link | None = None  # None if they are not, or can not be
+    keys: BlockKeys | None = None  # None without prefix caching
+
+
+@dataclass(slots=True)
+class SwappedTable:
+    """The K/V of a request that was preempted by swapping is in these host blocks."""
+
+    hosts: list[int]
+    table: Table  # without its blocks
+    num_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """Cached blocks that hold a request's first tokens. Valid until the next allocation."""
+
+    blocks: list[int]
+    num_tokens: int
+    chain: Link | None
+
+
+class BlockCopies:
+    """Copies (source, target) of whole blocks, in the order in which they were decided."""
+
+    def __init__(self) -> None:
+        self._pairs: list[tuple[int, int]] = []
+
+    def add(self, source: int, target: int) -> None:
+        self._pairs.append((source, target))
+
+    def go_to(self, blocks: list[int]) -> bool:
+        """Whether one of these blocks gets its content only by a copy that is not taken yet."""
+        return bool(self._pairs) and not {target for _, target in self._pairs}.isdisjoint(blocks)
+
+    def take(self) -> list[tuple[int, int]]:
+        """All since the last call, in a form that no order of execution changes.
+
+        Targets are distinct, and every source is a block as it is before any of the copies.
+        """
+        sources: dict[int, int] = {}
+        for source, target in self._pairs:
+            sources[target] = sources.get(source, source)  # the copy of a copy is one of the original
+        self._pairs.clear()
+        return [(source, target) for target, source in sources.items() if source != target]
