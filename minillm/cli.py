@@ -14,10 +14,10 @@ from typing import Any
 
 from minillm import __version__, hub
 from minillm.backends import BACKENDS
+from minillm.cli_sampling import add_output_options, add_sampling_options, sampling_params
 from minillm.config import Locations
 from minillm.core.config import EngineConfig
 from minillm.core.request import RequestError
-from minillm.core.sampling import SamplingParams
 from minillm.download import DownloadError
 from minillm.process import explain, prepare, utf8
 from minillm.progress import Bar
@@ -64,14 +64,15 @@ def _parser() -> argparse.ArgumentParser:
     generate = commands.add_parser("generate", help="complete a prompt")
     generate.add_argument("--prompt", action="append", help="text to continue; again for a batch; default: stdin")
     _add_model_options(generate)
-    _add_sampling_options(generate, max_tokens=64)
+    add_sampling_options(generate, max_tokens=64)
+    add_output_options(generate)
     _add_grammar_options(generate)
     generate.set_defaults(run=_generate)
 
     chat = commands.add_parser("chat", help="talk with a model, a line a turn")
     chat.add_argument("--system", default="", help="the system message")
     _add_model_options(chat, model="smollm2")
-    _add_sampling_options(chat, max_tokens=256)
+    add_sampling_options(chat, max_tokens=256)
     chat.set_defaults(run=_chat)
 
     models = commands.add_parser("models", help="list the models that can be named")
@@ -92,18 +93,6 @@ def _add_model_options(parser: argparse.ArgumentParser, model: str = "tiny") -> 
     parser.add_argument("--device", default="auto", help="cpu, cuda, cuda:1 (default: cuda where there is one)")
     parser.add_argument("--max-model-len", type=int, help="longest prompt and output together (default: the model's)")
     parser.add_argument("--json", action="store_true", help="stdout is one JSON object")
-
-
-def _add_sampling_options(parser: argparse.ArgumentParser, max_tokens: int) -> None:
-    default = SamplingParams()
-    parser.add_argument("--max-tokens", type=int, default=max_tokens, help="longest output (%(default)s)")
-    parser.add_argument("--temperature", type=float, default=0.7, help="0 is greedy (%(default)s)")
-    parser.add_argument("--top-k", type=int, default=default.top_k, help="0 keeps all (%(default)s)")
-    parser.add_argument("--top-p", type=float, default=default.top_p)
-    parser.add_argument("--min-p", type=float, default=default.min_p)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--stop", action="append", default=[], help="end before this text; may be given again")
-    parser.add_argument("--ignore-eos", action="store_true")
 
 
 def _add_grammar_options(parser: argparse.ArgumentParser) -> None:
@@ -142,19 +131,6 @@ def _prompts(options: argparse.Namespace, grammar: tuple[Kind, str] | None) -> l
     return prompts
 
 
-def _params(options: argparse.Namespace) -> SamplingParams:
-    return SamplingParams(
-        temperature=options.temperature,
-        top_k=options.top_k,
-        top_p=options.top_p,
-        min_p=options.min_p,
-        seed=options.seed,
-        max_tokens=options.max_tokens,
-        stop=tuple(utf8(text, "--stop") for text in options.stop),
-        ignore_eos=options.ignore_eos,
-    )
-
-
 def _load(options: argparse.Namespace) -> Any:
     from minillm.llm import LLM  # here, so that `minillm models` needs no NumPy
 
@@ -184,19 +160,19 @@ def _describe(llm: Any, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _generate(options: argparse.Namespace) -> int:
-    from minillm.llm import completion
+    from minillm.completion import completion
 
-    params = _params(options)  # before the model is loaded: a bad value costs no download
+    params = sampling_params(options)  # before the model is loaded: a bad value costs no download
     grammar = _grammar(options)
     prompts = _prompts(options, grammar)
     llm = _load(options)
     if grammar is not None:
         params = replace(params, grammar=llm.compile_grammar(*grammar, options.grammar_engine))
-    if options.json or len(prompts) > 1:
+    if options.json or len(prompts) > 1 or params.num_sequences > 1 or params.beam_width:
         done = llm.generate(prompts, params)
     else:
         _stream(llm.stream(prompts[0], params), prefix="" if grammar else prompts[0])
-        done = [completion(prompts[0], llm.last_request())]
+        done = [completion(prompts[0], llm.last_request(), llm.tokenizer)]
     if options.json:
         results = [asdict(one) for one in done]
         head = _describe(llm, options)
@@ -204,7 +180,8 @@ def _generate(options: argparse.Namespace) -> int:
     else:
         for one in done:
             if len(done) > 1:
-                print(f"--- {one.prompt}\n{one.text}")
+                which = f" [{one.index}]" if params.n > 1 else ""
+                print(f"---{which} {one.prompt}\n{one.text}")
             _say(summary(one))
     return FAILED if any(one.finish_reason == "error" for one in done) else 0
 
@@ -236,9 +213,9 @@ def summary(one: Any) -> str:
 
 def _chat(options: argparse.Namespace) -> int:
     from minillm.chat import Conversation
-    from minillm.llm import completion
+    from minillm.completion import completion
 
-    params = _params(options)
+    params = sampling_params(options)
     system = utf8(options.system, "--system")
     llm = _load(options)
     conversation = Conversation(llm, llm.loaded.chat_template(), system)
@@ -266,7 +243,7 @@ def _chat(options: argparse.Namespace) -> int:
             # A message that does not fit, or a reply that the reader stopped, is not the end of a conversation.
             _say(f"\nminillm: {str(error) or 'the reply was stopped and is forgotten; Ctrl-D ends the chat'}")
             continue
-        one = completion(line, llm.last_request())
+        one = completion(line, llm.last_request(), llm.tokenizer)
         turns.append(asdict(one))
         if not options.json:
             _say(summary(one))

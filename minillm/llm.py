@@ -3,41 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any, cast
 
 from minillm import hub
 from minillm.backends import create_backend
+from minillm.completion import Completion, completion
 from minillm.config import Locations
 from minillm.core.config import EngineConfig
 from minillm.core.engine import Engine, Event, Request, RequestError
 from minillm.core.grammar import Grammar, Vocabulary
-from minillm.core.metrics import request_metrics
+from minillm.core.group import outputs
 from minillm.core.sampling import SamplingParams
 from minillm.download import Progress
 from minillm.models.load import load_model
 from minillm.structured import GrammarEngine, Kind, compile_grammar, vocabulary_of
-
-
-@dataclass(frozen=True)
-class Completion:
-    """One finished request. Times are seconds of the engine's clock, counted from the request's arrival."""
-
-    prompt: str
-    text: str
-    token_ids: list[int]
-    finish_reason: str  # "stop", "length", "abort" or "error"
-    prompt_tokens: int
-    cached_tokens: int  # tokens of the prompt that the prefix cache held
-    preemptions: int
-    ttft_s: float | None  # to the first token
-    tpot_s: float | None  # (end to end - TTFT) / (tokens - 1); None for a single token
-    e2e_s: float | None
-    tokens_per_s: float | None  # 1 / TPOT: the decode rate, the first token left out
-    error: str = ""
-    matches_grammar: bool | None = None  # whether the text is whole by its grammar; None without one
-    grammar_cut: bool = False  # whether the tokens left kept the grammar from going on as it could have
 
 
 class LLM:
@@ -82,8 +63,10 @@ class LLM:
     ) -> list[Completion]:
         """Complete the prompts together, in one batch; the answers come in the order of the prompts.
 
-        At most one of ``json_schema`` (parsed, or its text), ``regex`` and ``grammar`` (text in GBNF) says what each
-        output has to match.
+        Those of one prompt come together: its ``n`` samples in order, or the best first where they are ranked.
+        Words of ``bad_words`` that are text are banned as the tokens that spell them at the beginning and in the
+        middle of a sentence; other tokens may still spell them. At most one of ``json_schema`` (parsed, or its
+        text), ``regex`` and ``grammar`` (text in GBNF) says what each output has to match.
 
         Raises:
             RequestError: a prompt is empty or longer than the model takes; then none of them runs.
@@ -100,12 +83,23 @@ class LLM:
         requests = self._submit([self.encode(text) for text in texts], params)
         for _ in self.engine.run():
             pass
-        return [completion(text, request) for text, request in zip(texts, requests, strict=True)]
+        return [
+            completion(text, one, self.tokenizer, index)
+            for text, request in zip(texts, requests, strict=True)
+            for index, one in enumerate(outputs(request))
+        ]
 
     def stream(self, prompt: str | Sequence[int], params: SamplingParams | None = None) -> Iterator[Event]:
-        """Events of one request as they come. Closing the iterator early aborts the request."""
+        """Events of one request as they come. Closing the iterator early aborts the request.
+
+        Raises:
+            RequestError: the parameters ask for several outputs, or the prompt cannot be served.
+        """
+        params = params or SamplingParams()
+        if params.num_sequences > 1 or params.beam_width:
+            raise RequestError("a stream shows one output as it comes: use generate for n, best_of and beam_width")
         ids = self.encode(prompt) if isinstance(prompt, str) else list(prompt)
-        (request,) = self._submit([ids], params or SamplingParams())
+        (request,) = self._submit([ids], params)
         try:
             for event in self.engine.run():
                 if event.request_id == request.request_id:
@@ -135,6 +129,7 @@ class LLM:
         self.backend.close()
 
     def _submit(self, prompts: list[list[int]], params: SamplingParams) -> list[Request]:
+        params = replace(params, bad_words=tuple(self._banned(params.bad_words)))
         requests: list[Request] = []
         try:
             for ids in prompts:
@@ -145,23 +140,9 @@ class LLM:
             raise
         return requests
 
-
-def completion(prompt: str, request: Request) -> Completion:
-    """What became of a finished request."""
-    measured = request_metrics(request)
-    return Completion(
-        prompt=prompt,
-        text=request.text,
-        token_ids=request.output_ids,
-        finish_reason=request.finish_reason or "abort",
-        prompt_tokens=request.num_prompt,
-        cached_tokens=request.num_cached,
-        preemptions=request.num_preemptions,
-        ttft_s=measured.ttft_s,
-        tpot_s=measured.tpot_s,
-        e2e_s=measured.e2e_s,
-        tokens_per_s=1 / measured.tpot_s if measured.tpot_s else None,
-        error=request.error,
-        matches_grammar=request.matches_grammar,
-        grammar_cut=request.grammar_cut,
-    )
+    def _banned(self, words: Sequence[str | tuple[int, ...]]) -> Iterator[tuple[int, ...]]:
+        """Each word as token ids: text as it stands and, as vLLM does, after a space, which tokenizers join to it."""
+        for word in words:
+            spellings = dict.fromkeys((word, " " + word.lstrip())) if isinstance(word, str) else (word,)
+            for spelling in spellings:
+                yield tuple(self.tokenizer.encode(spelling)) if isinstance(spelling, str) else spelling

@@ -108,7 +108,7 @@ def expected_beams(model: HashModel, request: Request, stop_ids: set[int]) -> li
                     logprob = token_logprobs(logits, token, 0).logprob
                     total = math.fsum(logprobs) + logprob
                     extensions.append((-total, order, -logprob, token, ([*tokens, token], [*logprobs, logprob])))
-        best = [(entry[3] in stop_ids, entry[4]) for entry in sorted(extensions)[: 2 * width]]
+        best = [(entry[3] in stop_ids, entry[4]) for entry in sorted(extensions)]
         ends = [beam for is_end, beam in best[:width] if is_end]
         beams = [beam for is_end, beam in best if not is_end][:width]
         is_last = length == request.max_total_tokens - len(prompt)

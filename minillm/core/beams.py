@@ -70,9 +70,7 @@ class BeamSearch:
         is_last = self.beams[0].num_known + 1 >= longest
         chosen: list[Extension] = []
         ends: list[Extension] = []
-        # Of twice the width, at most so many are ends: enough beams are left (for one stopping id; with more of
-        # them, a step may leave fewer beams).
-        for place, extension in enumerate(self._ranked()[: 2 * self.width]):
+        for place, extension in enumerate(self._ranked()):
             if extension.token.token_id not in extension.parent.stop_ids:
                 chosen.append(extension)
             elif place < self.width:

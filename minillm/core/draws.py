@@ -41,10 +41,9 @@ def add_draws(plan: StepPlan, part: Scheduled, vocab_size: int) -> None:
                 f"grammar ban all {vocab_size:,} tokens; leave some of them out"
             )
         elif request.group is not None and request.group.beams is not None:
-            banned = len(transform.banned) if transform is not None else 0
             draw = _append(plan, len(plan.token_ids) - 1, _GIVEN, 0.0)
-            # Twice the width, so that enough are left where some of them are ends.
-            wanted = max(2 * request.group.beams.width + banned, request.params.logprobs or 0)
+            # All beams to come may extend this one, and every end may be among its most likely tokens.
+            wanted = max(request.group.beams.width + len(request.stop_ids), request.params.logprobs or 0)
             plan.logprobs[draw] = min(wanted, vocab_size)
         else:
             _add_next_draws(plan, request, transform)
