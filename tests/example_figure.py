@@ -7,7 +7,7 @@ from typing import Any
 
 import altair as alt
 
-from visualizers.arithmetic import ceildiv, maximum, where
+from minillm.costs.arithmetic import ceildiv, maximum, where
 from visualizers.charts import colour_scale, rows
 from visualizers.contract import Choice, Column, Data, Number, Table, Text, Visualizer
 

@@ -19,8 +19,7 @@ from minillm.process import explain, prepare
 from visualizers import controls, describe, registry
 from visualizers.cache import DataCache, default_folder
 from visualizers.contract import InputError, Table, Visualizer
-from visualizers.formats import format_value, with_unit
-from visualizers.printed import heading
+from visualizers.formats import with_unit
 from visualizers.snapshot import Snapshot, State
 
 
@@ -141,8 +140,7 @@ def _readable(snapshot: Snapshot, state: State) -> str:
 
 
 def _table(table: Table) -> list[str]:
-    rows = [[heading(c.label, c.unit) for c in table.columns]]
-    rows += [[format_value(row[c.key], c.format) for c in table.columns] for row in table.rows]
+    rows = [table.headings(), *table.texts()]
     widths = [max(len(row[n]) for row in rows) for n in range(len(table.columns))]
     return ["  " + "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
 

@@ -6,7 +6,7 @@ figure, the notebook's controls, the page's URL state, the Markdown twin, the co
 
 ``compute`` receives a value for each input. For an input whose ``instant`` is ``"formula"`` it may
 receive an Altair parameter instead of a number; arithmetic on it then yields a browser expression,
-so cells of ``Data`` may be numbers or expressions. ``visualizers.arithmetic`` has the functions
+so cells of ``Data`` may be numbers or expressions. ``minillm.costs.arithmetic`` has the functions
 (minimum, ceil, where ...) that work on both.
 """
 
@@ -15,6 +15,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
+
+from visualizers.formats import format_value, heading
 
 Instant = Literal["grid", "formula", "live"]
 Badge = Literal["computed", "run", "simulated"]
@@ -164,8 +166,28 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
+    """Records and how they are listed. A row has a cell for each column's key."""
+
     columns: tuple[Column, ...]
     rows: Sequence[Mapping[str, Any]]
+
+    def headings(self) -> list[str]:
+        """What stands above the columns, units included."""
+        return [heading(c.label, c.unit) for c in self.columns]
+
+    def texts(self) -> list[list[str]]:
+        """The cells of each row as a reader sees them."""
+        return [[format_value(row[c.key], c.format) for c in self.columns] for row in self.rows]
+
+    def numeric(self) -> frozenset[int]:
+        """The positions of the columns that hold numbers, which align at the right."""
+        return frozenset(
+            n for n, c in enumerate(self.columns) if all(_is_number_or_none(row[c.key]) for row in self.rows)
+        )
+
+
+def _is_number_or_none(cell: Any) -> bool:
+    return cell is None or (isinstance(cell, int | float) and not isinstance(cell, bool))
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ import altair as alt
 from minillm import catalog
 from minillm.catalog import Accelerator, Model
 from minillm.costs import step_time_s
-from visualizers.arithmetic import maximum, where
+from minillm.costs.arithmetic import maximum, where
 from visualizers.charts import Spec, colour_scale, either, rows, spec
 from visualizers.contract import Choice, Column, Data, Number, Table, Visualizer
 from visualizers.formats import format_value

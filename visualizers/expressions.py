@@ -145,7 +145,9 @@ class Graph:
             return "call", node.name, tuple(self.add(a) for a in node.args)
         if value is None or isinstance(value, bool | int | float | str):
             return "constant", value, ()
-        raise ValueError(f"the expression {node!r} uses what figures do not take: write it with visualizers.arithmetic")
+        raise ValueError(
+            f"the expression {node!r} uses what figures do not take: write it with minillm.costs.arithmetic"
+        )
 
     def _simpler(self, kind: str, name: Any, children: tuple[int, ...]) -> tuple[str, Any, tuple[int, ...]]:
         """The same node without a sum with nothing or a product with one, which general formulas are full of."""

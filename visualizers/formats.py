@@ -134,6 +134,11 @@ def with_unit(value: Any, unit: str, name: str = "") -> str:
     return f"{text} {_PLURAL.sub('', unit) if text == '1' else unit}"
 
 
+def heading(label: str, unit: str) -> str:
+    """What stands above a column: ``Size (GiB)``."""
+    return f"{label} ({unit})" if unit else label
+
+
 def fields(template: str) -> list[tuple[str, str]]:
     """The ``(value, format)`` pairs that a sentence template names, in order."""
     return [(m[1], m[2] or "") for m in _FIELD.finditer(template)]

@@ -24,7 +24,7 @@ from minillm.costs import (
     kv_values_per_token,
     latent_values_per_token,
 )
-from visualizers.arithmetic import floor, maximum
+from minillm.costs.arithmetic import floor, maximum
 from visualizers.charts import Spec, colour_scale, constant, either, rows, spec
 from visualizers.contract import Choice, Column, Data, Number, Table, Visualizer
 from visualizers.palette import colour

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from collections.abc import Set as AbstractSet
 from typing import Any
 
 from visualizers import controls, describe
-from visualizers.contract import Choice, Input, Number, Table
-from visualizers.formats import format_value
-from visualizers.printed import heading
+from visualizers.contract import Choice, Input, Number
+from visualizers.formats import heading
 from visualizers.snapshot import Snapshot, State
+from visualizers.tables import markdown_table
 
 _POINTS = 5  # points of an input that the twin lists
 
@@ -20,7 +19,7 @@ def figure_markdown(snapshot: Snapshot, state: Mapping[str, object], *, page_url
     """A section of the third level about the figure at ``state``. ``page_url`` is the page's absolute address."""
     visualizer = snapshot.visualizer
     chosen = snapshot.at(state)
-    provenance = snapshot.provenance()
+    provenance, table = snapshot.provenance(), chosen.table
     badge = f"*{describe.BADGES[visualizer.badge].capitalize()}.*"
     file, first, last = describe.source_line(visualizer)
     code = f"{file}, lines {first} to {last}"
@@ -34,7 +33,7 @@ def figure_markdown(snapshot: Snapshot, state: Mapping[str, object], *, page_url
         f"Formula:\n\n```text\n{visualizer.formula}\n```",
         _inputs(snapshot, chosen),
         _values(snapshot, chosen),
-        f"**Table**\n\n{_table(chosen.table)}",
+        "**Table**\n\n" + markdown_table(table.headings(), table.texts(), table.numeric()),
         *(_points(snapshot, chosen, i) for i in visualizer.inputs if len(points(i)) > 1),
         f"Computed by {code}. To compute it again:\n\n```sh\n{describe.command(visualizer, chosen.inputs)}\n```",
         f"[The figure, with this state]({describe.link(snapshot, chosen.inputs, page_url)})",
@@ -68,13 +67,13 @@ def _inputs(snapshot: Snapshot, state: State) -> str:
         ]
         for i in snapshot.visualizer.inputs
     ]
-    return "**Inputs**\n\n" + _lines(["Input", "Name", "Here", "Default", "Takes", "Meaning"], rows)
+    return "**Inputs**\n\n" + markdown_table(["Input", "Name", "Here", "Default", "Takes", "Meaning"], rows)
 
 
 def _values(snapshot: Snapshot, state: State) -> str:
     units = snapshot.visualizer.units
     rows = [[f"`{name}`", _cell_text(value), units[name]] for name, value in state.data.values.items()]
-    return "**Values here**\n\n" + _lines(["Name", "Value", "Unit"], rows, {1})
+    return "**Values here**\n\n" + markdown_table(["Name", "Value", "Unit"], rows, {1})
 
 
 def _points(snapshot: Snapshot, state: State, given: Input) -> str:
@@ -87,20 +86,7 @@ def _points(snapshot: Snapshot, state: State, given: Input) -> str:
         return f"**By {title}**: no value moves with it."
     rows = [[_cell_text(p), *(_cell_text(values[n]) for n in names)] for p, values in found.items()]
     head = [title, *(heading(f"`{n}`", units[n]) for n in names)]
-    return f"**By {title}**\n\n" + _lines(head, rows, set(range(1, len(head))))
-
-
-def _table(table: Table) -> str:
-    head = [heading(c.label, c.unit) for c in table.columns]
-    rows = [[format_value(row[c.key], c.format) for c in table.columns] for row in table.rows]
-    numeric = {n for n, c in enumerate(table.columns) if all(isinstance(row[c.key], int | float) for row in table.rows)}
-    return _lines(head, rows, numeric)
-
-
-def _lines(head: list[str], rows: list[list[str]], numeric: AbstractSet[int] = frozenset()) -> str:
-    """A Markdown table; the columns ``numeric`` align at the right."""
-    rule = ["---:" if n in numeric else "---" for n in range(len(head))]
-    return "\n".join("| " + " | ".join(_escaped(c) for c in line) + " |" for line in (head, rule, *rows))
+    return f"**By {title}**\n\n" + markdown_table(head, rows, set(range(1, len(head))))
 
 
 def _cell_text(value: Any) -> str:
@@ -108,7 +94,3 @@ def _cell_text(value: Any) -> str:
     if isinstance(value, float) and math.isfinite(value) and value == int(value) and abs(value) < 1e15:
         return str(int(value))
     return "yes" if value is True else "no" if value is False else "–" if value is None else str(value)
-
-
-def _escaped(cell: str) -> str:
-    return cell.replace("|", "\\|").replace("\n", " ")

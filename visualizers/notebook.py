@@ -22,6 +22,7 @@ from visualizers import charts, formats, palette
 from visualizers.cells import plain_data, plain_table
 from visualizers.contract import Choice, Data, Input, InputError, Number, Visualizer
 from visualizers.controls import nearest, stops
+from visualizers.tables import markdown_table
 
 IN_BROWSER = sys.platform == "emscripten"
 
@@ -98,13 +99,8 @@ def sentence(visualizer: Visualizer, data: Data) -> Any:
 def table(visualizer: Visualizer, data: Data) -> Any:
     """The values behind the figure, folded."""
     found = plain_table(visualizer.table(data), visualizer.name)
-    heads = [f"{c.label} ({c.unit})" if c.unit else c.label for c in found.columns]
-    lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
-    lines += [
-        "| " + " | ".join(formats.format_value(row[c.key], c.format) for c in found.columns) + " |"
-        for row in found.rows
-    ]
-    return mo.accordion({f"Table: {visualizer.title}": mo.md("\n".join(lines))})
+    listed = mo.md(markdown_table(found.headings(), found.texts(), found.numeric()))
+    return mo.accordion({f"Table: {visualizer.title}": listed})
 
 
 def quoted(text: str) -> Any:
@@ -191,7 +187,7 @@ def _control(given: Input, value: Any) -> Any:
     if isinstance(given, Choice):
         options = {text: key for key, text in given.options.items()}
         return mo.ui.dropdown(options, value=given.options[value], label=given.label, allow_select_none=False)
-    label = f"{given.label} ({given.unit})" if given.unit else given.label
+    label = formats.heading(given.label, given.unit)
     if isinstance(given, Number):
         positions = list(stops(given))
         if value not in positions:

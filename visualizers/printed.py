@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from html import escape
-from typing import Any
 
 import vl_convert
 
 from visualizers import charts
 from visualizers.contract import Table
-from visualizers.formats import fill, format_value
+from visualizers.formats import fill
 from visualizers.snapshot import Snapshot, State
 
 VALUE_LETTERS = 24
@@ -63,27 +63,18 @@ def size(drawn: str) -> tuple[int, int]:
 
 def table_html(table: Table, caption: str) -> str:
     """The table with units in its headings and formatted cells; numbers align at the right."""
-    numeric = {c.key: all(_is_number(row[c.key]) for row in table.rows) for c in table.columns}
-    head = "".join(
-        f'<th scope="col"{_align(numeric[c.key])}>{escape(heading(c.label, c.unit))}</th>' for c in table.columns
-    )
-    body = "".join(
-        "<tr>"
-        + "".join(
-            f"<td{_align(numeric[c.key])}>{escape(format_value(row[c.key], c.format))}</td>" for c in table.columns
-        )
-        + "</tr>"
-        for row in table.rows
-    )
+    numeric = table.numeric()
+
+    def cells(tag: str, texts: Sequence[str]) -> str:
+        looks = (' class="hbf-number"' if n in numeric else "" for n in range(len(texts)))
+        opening = '<th scope="col"' if tag == "th" else "<td"
+        return "".join(f"{opening}{look}>{escape(text)}</{tag}>" for look, text in zip(looks, texts, strict=True))
+
+    body = "".join(f"<tr>{cells('td', row)}</tr>" for row in table.texts())
     return (
         f'<table class="hbf-values"><caption>{escape(caption)}</caption>'
-        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        f"<thead><tr>{cells('th', table.headings())}</tr></thead><tbody>{body}</tbody></table>"
     )
-
-
-def heading(label: str, unit: str) -> str:
-    """A column's heading: ``Size (GiB)``."""
-    return f"{label} ({unit})" if unit else label
 
 
 def sentence_html(state: State) -> str:
@@ -103,14 +94,6 @@ def value_class(value: str) -> str:
 
 def _drawn(spec: charts.Spec, state: State, width: int, room: int) -> str:
     return str(vl_convert.vegalite_to_svg(json.dumps(charts.sized(spec, state.data.rows, width, room))))
-
-
-def _is_number(cell: Any) -> bool:
-    return cell is None or (isinstance(cell, int | float) and not isinstance(cell, bool))
-
-
-def _align(numeric: bool) -> str:
-    return ' class="hbf-number"' if numeric else ""
 
 
 def _tidied(drawn: str, prefix: str) -> str:

@@ -184,7 +184,7 @@ class Snapshot:
         found_table = map_table(table, lambda cell: cell(env))
         way_out = (
             "compute, table and sentence may not ask a formula input for a truth value: use where, minimum and "
-            "ceil of visualizers.arithmetic, or instant='grid'"
+            "ceil of minillm.costs.arithmetic, or instant='grid'"
         )
         for name, expected in truth.data.values.items():
             _same(found_data.values.get(name), expected, f"{where}: value {name!r}", way_out)

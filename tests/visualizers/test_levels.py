@@ -12,12 +12,13 @@ import pytest
 from example_figure import VISUALIZER
 
 from visualizers import charts, controls, describe, printed
-from visualizers.contract import Number, Table
+from visualizers.contract import Column, Number, Table
 from visualizers.figures import ComputedFigures
 from visualizers.instant import payload, vega_bundle
 from visualizers.markdown import figure_markdown, points
 from visualizers.page import figure_html
 from visualizers.snapshot import FigureError, Snapshot
+from visualizers.tables import markdown_table
 
 
 @pytest.fixture(scope="module")
@@ -179,6 +180,14 @@ def test_a_slider_stands_on_readable_values(number, some, most):
     assert list(found) == sorted(set(found))
     assert found[0] == number.low
     assert found[-1] == number.high
+
+
+def test_a_column_of_numbers_aligns_at_the_right_on_the_page_and_in_the_twin():
+    columns = tuple(Column(key, key, format="int" if key == "n" else "") for key in ("n", "word", "flag"))
+    table = Table(columns, [{"n": 1024, "word": "a|b", "flag": True}, {"n": None, "word": "c", "flag": False}])
+    assert printed.table_html(table, "c").count('class="hbf-number"') == 3  # the heading and two cells
+    lines = markdown_table(table.headings(), table.texts(), table.numeric()).splitlines()
+    assert lines[1:] == ["| ---: | --- | --- |", "| 1,024 | a\\|b | yes |", "| – | c | no |"]
 
 
 def test_an_empty_table_is_a_table():

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from example_figure import VISUALIZER
 
+from minillm.costs.arithmetic import maximum
 from visualizers import charts, expressions
-from visualizers.arithmetic import maximum
 from visualizers.cells import CellError
 from visualizers.contract import Column, Data, InputError, Number, Table, Visualizer
 from visualizers.snapshot import FigureError, Snapshot
@@ -82,7 +82,7 @@ def test_a_formula_that_asks_for_a_truth_value_is_refused(compute, name):
         _ = Snapshot(made(compute)).states
     if isinstance(caught.value, FigureError):
         assert "made at n=" in str(caught.value), name
-        assert "visualizers.arithmetic" in str(caught.value)
+        assert "minillm.costs.arithmetic" in str(caught.value)
 
 
 def test_the_same_formula_written_for_both_is_taken():

@@ -46,7 +46,7 @@ UNWANTED = ("CLAUDE.md", "*.png", "manifest.json", "site.webmanifest", "index.ht
 
 @dataclass(frozen=True)
 class Order:
-    """What to make. All paths are absolute; ``cache`` outlives the process."""
+    """What to make. All paths are absolute; ``runtime`` outlives the process."""
 
     notebooks: list[str]
     wheel: str
