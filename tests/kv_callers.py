@@ -13,6 +13,7 @@ from random_choices import Draw, SeededDraw
 from minillm.backends.hash_model import HashModel
 from minillm.backends.plans import Chunk, plan_of
 from minillm.core.block_keys import ExtraKey, digest128
+from minillm.core.kv_events import BlockEvent, PrefixReplica
 from minillm.core.kv_manager import KVManager
 from minillm.core.request import Request
 from minillm.core.trace import Replay, Trace
@@ -33,6 +34,7 @@ class Callers:
         self.size = draw.integer(1, 3)
         self.num_blocks, num_host_blocks = draw.integer(4, 12), draw.integer(0, 8)
         self.trace = Trace()
+        self.hash_function = hash_function = draw.choice([digest128, six_bits])
         self.kv = KVManager(
             self.num_blocks,
             self.size,
@@ -42,8 +44,11 @@ class Callers:
             eviction=draw.choice(["lru", "lfu", "cost"]),
             crossover_tokens=4.0,
             trace=self.trace,
-            hash_function=draw.choice([digest128, six_bits]),
+            hash_function=hash_function,
         )
+        self.events: list[BlockEvent] = []
+        self.kv.events().subscribe(self.events.append)
+        self.replica = PrefixReplica(self.size, hash_function)
         self.model = HashModel(vocab_size=50)
         self.model.load(block_size=self.size, num_blocks=self.num_blocks, num_host_blocks=num_host_blocks)
         self.running: dict[str, Request] = {}
@@ -72,6 +77,9 @@ class Callers:
         extra_keys = draw.some([ExtraKey("salt", "a"), ExtraKey("adapter", "a"), image], 0)
         request = make_request(self.new_id(), tokens, tuple(extra_keys) if draw.choice([True, False]) else ())
         hit = self.kv.lookup(request)
+        if self.hash_function is digest128:  # a router may err where digests collide
+            cached = self.replica.cached_tokens(tokens, request.extra_keys)
+            assert min(cached, (len(tokens) - 1) // self.size * self.size) == hit.num_tokens
         for i, block in enumerate(hit.blocks):
             found = self.computed[block, self.kv.pool.epochs[block]]
             assert found == self.content(request, i), "I8, I11: a block of another prefix, salt, adapter or image"
@@ -249,6 +257,10 @@ class Callers:
     def audit(self) -> None:
         self.kv.check()
         self.catch_up()
+        assert all(self.replica.apply(event) for event in self.events)
+        self.events.clear()
+        if self.hash_function is digest128:
+            assert len(self.replica) == len(self.kv.index)
         tables = self.kv.tables
         assert tables.keys() == self.running.keys()
         assert self.kv.pool.num_used == len({b for table in tables.values() for b in table})

@@ -64,6 +64,9 @@ class BlockKeys:
         self._digests: list[bytes] = []  # of the first blocks, as far as asked
         self._packed = b""
 
+    def are_of(self, token_ids: Sequence[int]) -> bool:
+        return token_ids is self._token_ids
+
     @property
     def has_extras(self) -> bool:
         return bool(self._extras)
@@ -78,6 +81,9 @@ class BlockKeys:
             else:
                 return array("I", self._token_ids[block * size : (block + 1) * size]).tobytes()
         return self._packed[block * width : (block + 1) * width]
+
+    def token_ids(self, block: int) -> tuple[int, ...]:
+        return tuple(self._token_ids[block * self._size : (block + 1) * self._size])
 
     def run(self, block: int, num_blocks: int) -> bytes:
         """The token ids of several blocks, packed."""

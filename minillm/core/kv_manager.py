@@ -18,6 +18,7 @@ from minillm.core.blocks import BlockPool, PoolError
 from minillm.core.config import IndexName
 from minillm.core.eviction import EvictionName, PriorityEvictor, recompute_cost
 from minillm.core.index import ROOT, PrefixIndex
+from minillm.core.kv_events import BlockEvents
 from minillm.core.prefix import HashIndex
 from minillm.core.radix import RadixIndex
 from minillm.core.request import Request
@@ -58,6 +59,7 @@ class KVManager:
         self._swapped: dict[str, SwappedTable] = {}
         self._keys: dict[str, BlockKeys] = {}  # of requests that wait: each is looked up again until it is admitted
         self._copies = BlockCopies()
+        self._events: BlockEvents | None = None
 
     def blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_size)
@@ -79,7 +81,7 @@ class KVManager:
         if not self._prefix_caching:
             return Hit([], 0, None)
         keys = self._keys.get(request.request_id)
-        if keys is None:
+        if keys is None or not keys.are_of(request.token_ids):  # another request may have had the id
             keys = self._keys[request.request_id] = self._new_keys(request)
         if request.wants_prompt_logits:
             return Hit([], 0, ROOT)
@@ -166,6 +168,8 @@ class KVManager:
             if block in self.index:  # out of it before the next is chosen, which may be the one before it
                 evicted.append(block)
                 last = self.index.remove(block)
+                if self._events is not None:
+                    self._events.on_remove(block)
                 if self._evictor is not None:
                     self._evictor.on_last(last)
         if evicted:
@@ -203,10 +207,22 @@ class KVManager:
                 added.append(block)
                 if self._evictor is not None:
                     self._evictor.on_index(block, place)
+                if self._events is not None:
+                    self._events.on_index(block, place, keys)
         else:
             table.chain = chain
         if added:
             self._trace.emit("index", request.request_id, added)
+
+    def events(self) -> BlockEvents:
+        """Events of the index, for routers; asked for the first time while nothing is indexed: none may be missed."""
+        if self._events is None:
+            if len(self.index):
+                raise PoolError(
+                    f"{len(self.index)} blocks are indexed already: ask for events before the first request"
+                )
+            self._events = BlockEvents()
+        return self._events
 
     def rewind(self, request: Request, num_tokens: int) -> None:
         """Shorten the table to ``num_tokens`` tokens: blocks wholly past them are given back."""

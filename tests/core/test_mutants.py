@@ -26,6 +26,7 @@ from minillm.core.block_keys import BlockKeys, ExtraKey
 from minillm.core.blocks import BlockPool, PoolError
 from minillm.core.engine import Engine, EngineError
 from minillm.core.eviction import PriorityEvictor
+from minillm.core.kv_events import BlockEvents, PrefixReplica
 from minillm.core.kv_manager import KVManager
 from minillm.core.prefix import HashIndex
 from minillm.core.radix import RadixIndex
@@ -121,6 +122,11 @@ MANAGER_MUTANTS: dict[str, list[Edit]] = {
     "place of an image forgotten": [Edit(ExtraKey, "encoded", ", str(self.start - first).encode()", "")],
     "image left out": [Edit(BlockKeys, "extras_of", "first <= extra.start", "first == extra.start")],
     "chain behind a lost block goes on": [Edit(KVManager, "commit", "not self.index.is_valid(chain)", "False")],
+    "removal not told": [Edit(BlockEvents, "on_remove", "self._tell(", "str(")],
+    "parent's digest told": [Edit(BlockEvents, "on_index", "self.number, keys.digest(place)", "self.number, parent")],
+    "router counts blocks behind a gap": [
+        Edit(PrefixReplica, "cached_tokens", "and keys.digest(cached) in self._digests", "and self._digests")
+    ],
     "evicted block keeps its place": [Edit(KVManager, "_allocate", "self.index.remove(block)", "0")],
 }  # fmt: skip
 
