@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from browser_page import launched
 from live_site import exported, served, wait_for, write_project, write_site
 from playwright.sync_api import Browser, FrameLocator, Page, expect
 from starlette.applications import Starlette
@@ -23,12 +22,6 @@ pytestmark = pytest.mark.browser
 NAMES = ("kv-cache-size", "live-run", "raises")
 STARTED_MS = 240_000  # a limit for a busy machine; how long it takes is measured elsewhere
 CHANGED_MS = 60_000
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with launched() as chromium:
-        yield chromium
 
 
 class Troubles(list[str]):

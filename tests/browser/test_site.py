@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from browser_page import launched, served, watched
+from browser_page import served, watched
 from playwright.sync_api import Browser, Page
 
 from visualizers import registry
@@ -29,12 +29,6 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     Builder.of(ROOT).build(folder / "x")
     with served(folder) as base:
         yield f"{base}x/"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with launched() as browser:
-        yield browser
 
 
 def url(address: str, page: str) -> str:

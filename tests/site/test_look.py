@@ -7,18 +7,12 @@ from typing import Any
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from browser_page import launched, served, watched
+from browser_page import served, watched
 from playwright.sync_api import Browser, Page
 
 pytestmark = pytest.mark.browser
 
 PAGES = ["", "basics/cache/", "serving/paging/", "reference/map/", "reference/glossary/", "reference/sources/"]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with launched() as browser:
-        yield browser
 
 
 @pytest.fixture(scope="module")

@@ -75,7 +75,7 @@ def test_numbers_need_neither_altair_nor_numpy():
 
 def test_what_figures_cannot_say_is_named():
     parameter = alt.param(name="a", value=1)
-    with pytest.raises(ValueError, match="write it with minillm.costs.arithmetic"):
+    with pytest.raises(ValueError, match=r"write it with minillm\.costs\.arithmetic"):
         expressions.evaluate(parameter.bytes, {"a": 1})
     with pytest.raises(AttributeError):
         _ = expressions.parameter("a").bytes
