@@ -35,11 +35,7 @@ class _Prefix(NamedTuple):
 
 
 class HashModel:
-    """Implements ``Backend``. Sizes are those of a pretended model; ``default_blocks`` is what ``None`` loads.
-
-    ``check_reads`` off trusts all slots but the last one read: for simulations, where a step must not take
-    time in proportion to the context.
-    """
+    """Implements ``Backend``. Sizes are those of a pretended model; ``default_blocks`` is what ``None`` loads."""
 
     def __init__(
         self,
@@ -50,7 +46,6 @@ class HashModel:
         weight_bytes: int = 1_000_000,
         default_blocks: int = 1024,
         crossover_tokens: float = 4096.0,
-        check_reads: bool = True,
     ) -> None:
         self._vocab_size = vocab_size
         self._max_model_len = max_model_len
@@ -58,7 +53,6 @@ class HashModel:
         self._weight_bytes = weight_bytes
         self._default_blocks = default_blocks
         self._crossover_tokens = crossover_tokens
-        self._check_reads = check_reads
         self._block_size = 0
         self._num_blocks = self._num_host_blocks = 0
         # Prefixes are interned exactly, not by their hash: two slots hold the same node if and only if
@@ -91,9 +85,8 @@ class HashModel:
         bounds = [(plan.query_starts[r], plan.query_starts[r + 1]) for r in range(rows)]
         # As in attention, every row's K/V is written before any row is read.
         nodes = [node for r in range(rows) for node in self._write(plan, r, *bounds[r])]
-        if self._check_reads:
-            for r in range(rows):
-                self._read_back(plan, r, nodes[bounds[r][0] : bounds[r][1]])
+        for r in range(rows):
+            self._read_back(plan, r, nodes[bounds[r][0] : bounds[r][1]])
         token_ids: list[int] = []
         logprobs: dict[int, TokenLogprobs] = {}
         draws = zip(plan.sample_tokens, plan.sampling, plan.uniforms, strict=True)
