@@ -34,7 +34,7 @@ class IndexCallers:
         if draw.integer(0, 2) == 0 and tokens:
             extras.append(ExtraKey("image", "a", draw.integer(0, len(tokens) - 1)))
         keys = BlockKeys(tokens, extras, self.size, digest128)
-        return keys, tuple(keys.tokens(i) + b"|" + keys.extras_of(i) for i in range(num_blocks))
+        return keys, tuple(keys.key(i) for i in range(num_blocks))
 
     def act(self, draw: Draw) -> None:
         draw.choice([self.insert, self.insert, self.remove, self.match])(draw)

@@ -50,7 +50,11 @@ class ExtraKey:
 
 
 class BlockKeys:
-    """The keys of one request's blocks. Its token ids may grow, and are read only where asked."""
+    """The keys of one request's blocks. Its token ids may grow, and are read only where asked.
+
+    A block's key is its packed token ids, ``block_size * TOKEN_BYTES`` bytes, and behind them whatever else
+    enters with its tokens, mostly nothing.
+    """
 
     __slots__ = ("_digests", "_extras", "_hash", "_packed", "_size", "_token_ids")
 
@@ -71,38 +75,40 @@ class BlockKeys:
     def has_extras(self) -> bool:
         return bool(self._extras)
 
-    def tokens(self, block: int, num_blocks: int = 0) -> bytes:
-        """The block's token ids, packed; of ``num_blocks``, if given, all are packed at once and kept."""
+    def key(self, block: int, num_blocks: int = 0) -> bytes:
+        """The block's key. With ``num_blocks``, the tokens of so many first blocks are packed at once and kept."""
         size = self._size
         width = size * TOKEN_BYTES
-        if block * width >= len(self._packed):
-            if block < num_blocks and block:  # the first is asked for alone: most prompts miss there
-                self._packed = array("I", self._token_ids[: num_blocks * size]).tobytes()
-            else:
-                return array("I", self._token_ids[block * size : (block + 1) * size]).tobytes()
-        return self._packed[block * width : (block + 1) * width]
-
-    def token_ids(self, block: int) -> tuple[int, ...]:
-        return tuple(self._token_ids[block * self._size : (block + 1) * self._size])
+        if block < num_blocks and block:  # the first is asked for alone: most prompts miss there
+            if block * width >= len(self._packed):
+                self._packed = self.run(0, num_blocks)
+            tokens = self._packed[block * width : (block + 1) * width]
+        else:
+            tokens = array("I", self._token_ids[block * size : (block + 1) * size]).tobytes()
+        return tokens + self.extras_of(block) if self._extras else tokens
 
     def run(self, block: int, num_blocks: int) -> bytes:
         """The token ids of several blocks, packed."""
         return array("I", self._token_ids[block * self._size : (block + num_blocks) * self._size]).tobytes()
 
+    def token_ids(self, block: int) -> tuple[int, ...]:
+        return tuple(self._token_ids[block * self._size : (block + 1) * self._size])
+
     def extras_of(self, block: int) -> bytes:
-        """What else enters with the block's tokens; mostly nothing."""
-        if not self._extras:
-            return b""
+        """What else enters with the block's tokens."""
         first, last = block * self._size, (block + 1) * self._size
         return b"".join(extra.encoded(first) for extra in self._extras if first <= extra.start < last)
 
-    def digest(self, block: int) -> bytes:
-        """Stands for all blocks up to this one: a hash of its key and of the digest before it."""
+    def digest(self, block: int, key: bytes | None = None) -> bytes:
+        """Stands for all blocks up to this one: a hash of its key and of the digest before it.
+
+        ``key`` is the block's, if it is at hand.
+        """
         digests = self._digests
-        while len(digests) <= block:
-            i = len(digests)
-            before = digests[-1] if digests else b""
-            digests.append(self._hash(before + self.tokens(i) + self.extras_of(i)))
+        if block < len(digests):
+            return digests[block]
+        before = self.digest(block - 1) if block else b""
+        digests.append(self._hash(before + (self.key(block) if key is None else key)))
         return digests[block]
 
     def forked(self, token_ids: Sequence[int], num_blocks: int) -> BlockKeys:

@@ -8,6 +8,8 @@ has the blocks whose content is kept, and they are taken when the list is empty.
 
 from __future__ import annotations
 
+from array import array
+
 from minillm.core.eviction import Evictor
 
 NULL_BLOCK = 0
@@ -29,8 +31,8 @@ class BlockPool:
         self.ref_counts = [0] * num_blocks  # tables that hold the block
         self.epochs = [0] * num_blocks  # how often the block was handed out: (block, epoch) names one content
         # The null block is never free, so it serves as the list's sentinel: next[0] is the front.
-        self._next: list[int] = [*range(1, num_blocks), NULL_BLOCK]
-        self._prev: list[int] = [num_blocks - 1, *range(num_blocks - 1)]
+        self._next: array[int] = array("i", [*range(1, num_blocks), NULL_BLOCK])
+        self._prev: array[int] = array("i", [num_blocks - 1, *range(num_blocks - 1)])
 
     @property
     def num_used(self) -> int:

@@ -53,9 +53,9 @@ class HashIndex:
         blocks: list[int] = []
         above = _ROOT
         for i in range(max_blocks):
-            tokens = keys.tokens(i, max_blocks)
-            position = self._position_of.get(keys.digest(i))
-            if position is None or not self._is(position, above, tokens, keys.extras_of(i)):
+            key = keys.key(i, max_blocks)
+            position = self._position_of.get(keys.digest(i, key))
+            if position is None or self._parents[position] != above or not self._has_key(position, key):
                 break
             block = self._blocks[position]
             if block == NULL_BLOCK:
@@ -72,11 +72,12 @@ class HashIndex:
         """See ``PrefixIndex``; None if another prefix has the digest."""
         i = parent.length
         above = self._position_at[parent.block]
-        tokens, extra, digest = keys.tokens(i), keys.extras_of(i), keys.digest(i)
+        key = keys.key(i)
+        digest = keys.digest(i, key)
         position = self._position_of.get(digest)
         if position is None:
-            position = self._new_position(above, digest, tokens, extra)
-        elif not self._is(position, above, tokens, extra):
+            position = self._new_position(above, digest, key)
+        elif self._parents[position] != above or not self._has_key(position, key):
             return None
         held = self._blocks[position]
         if held != NULL_BLOCK:
@@ -126,29 +127,31 @@ class HashIndex:
         if {self._digests[p]: p for p in used} != self._position_of or len(used) != len(self._position_of):
             raise PoolError(f"{len(self._position_of)} digests do not lead to the {len(used)} positions one by one")
 
-    def _is(self, position: int, above: int, tokens: bytes, extra: bytes) -> bool:
-        start = position * self._width
+    def _has_key(self, position: int, key: bytes) -> bool:
+        width = self._width
+        if len(key) == width:
+            return self._tokens[position * width : (position + 1) * width] == key and position not in self._extras
         return (
-            self._parents[position] == above
-            and self._tokens[start : start + self._width] == tokens
-            and self._extras.get(position, b"") == extra
+            self._tokens[position * width : (position + 1) * width] == key[:width]
+            and self._extras.get(position) == key[width:]
         )
 
-    def _new_position(self, above: int, digest: bytes, tokens: bytes, extra: bytes) -> int:
+    def _new_position(self, above: int, digest: bytes, key: bytes) -> int:
+        width = self._width
         if self._unused:
             position = self._unused.pop()
             self._parents[position] = above
             self._digests[position] = digest
-            self._tokens[position * self._width : (position + 1) * self._width] = tokens
+            self._tokens[position * width : (position + 1) * width] = key[:width]
         else:
             position = len(self._parents)
             self._parents.append(above)
             self._children.append(0)
             self._blocks.append(NULL_BLOCK)
             self._digests.append(digest)
-            self._tokens += tokens
-        if extra:
-            self._extras[position] = extra
+            self._tokens += key[:width]
+        if len(key) > width:
+            self._extras[position] = key[width:]
         self._position_of[digest] = position
         self._children[above] += 1
         return position

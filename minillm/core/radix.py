@@ -56,7 +56,7 @@ class RadixIndex:
         node = self._root
         while len(blocks) < max_blocks and node.children:
             i = len(blocks)
-            child = node.children.get(keys.tokens(i) + keys.extras_of(i))
+            child = node.children.get(keys.key(i))
             if child is None:
                 break
             run = child.blocks[: self._common(child, keys, max_blocks - i)]
@@ -138,31 +138,31 @@ class RadixIndex:
         if most > 1 and not keys.has_extras and keys.run(first, most) == node.tokens[: most * self._width]:
             return most
         same = 1
-        while same < most and not keys.extras_of(first + same) and self._is(node, same, keys.tokens(first + same)):
+        while same < most and self._is(node, same, keys.key(first + same)):
             same += 1
         return same
 
-    def _is(self, node: _Node, offset: int, tokens: bytes) -> bool:
-        return node.tokens[offset * self._width : (offset + 1) * self._width] == tokens
+    def _is(self, node: _Node, offset: int, key: bytes) -> bool:
+        """Whether a block of a run other than its first, which none has extra keys, has this key."""
+        return node.tokens[offset * self._width : (offset + 1) * self._width] == key
 
     def _place(self, keys: BlockKeys, node: _Node, depth: int) -> tuple[_Node, int]:
         """Node and offset of a request's block ``depth``, behind its chain, which ends in ``node``; made if needed."""
-        tokens, extra = keys.tokens(depth), keys.extras_of(depth)
-        offset = depth - node.start
+        key, offset = keys.key(depth), depth - node.start
         if offset < len(node.blocks):  # the chain ends within a run
-            if not extra and self._is(node, offset, tokens):
+            if self._is(node, offset, key):
                 return node, offset
             self._split(node, offset)
-        child = node.children.get(tokens + extra) if node.children else None
+        child = node.children.get(key) if node.children else None
         if child is not None:
             return child, 0
-        if node is self._root or node.children or extra:
-            child = _Node(node, depth, b"", extra)
+        if node is self._root or node.children or len(key) > self._width:
+            child = _Node(node, depth, b"", key[self._width :])
             if node.children is None:
                 node.children = {}
-            node.children[tokens + extra] = child
+            node.children[key] = child
             node, offset = child, 0
-        node.tokens += tokens
+        node.tokens += key[: self._width]
         node.blocks.append(NULL_BLOCK)
         return node, offset
 

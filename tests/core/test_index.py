@@ -227,8 +227,8 @@ def test_keys_that_cannot_be_are_refused() -> None:
 def test_tokens_packed_ahead_are_those_packed_alone(ahead: int) -> None:
     ids = list(range(11))
     keys = BlockKeys(ids, (), 3, digest128)
-    alone = [BlockKeys(ids, (), 3, digest128).tokens(i) for i in range(3)]
-    assert [keys.tokens(i, ahead) for i in range(3)] == alone
+    alone = [BlockKeys(ids, (), 3, digest128).key(i) for i in range(3)]
+    assert [keys.key(i, ahead) for i in range(3)] == alone
     assert keys.run(1, 2) == alone[1] + alone[2]
     assert keys.digest(2) == digest128(digest128(digest128(alone[0]) + alone[1]) + alone[2])
 

@@ -50,16 +50,24 @@ class Edit(NamedTuple):
     new: str
 
 
-UNCHAINED = Edit(BlockKeys, "digest", "self._hash(before + ", "self._hash(")
-NO_PARENT = Edit(HashIndex, "_is", "self._parents[position] == above", "True")
-NO_TOKENS = Edit(HashIndex, "_is", "self._tokens[start : start + self._width] == tokens", "True")
-NO_EXTRAS = Edit(HashIndex, "_is", 'self._extras.get(position, b"") == extra', "True")
+UNCHAINED = Edit(BlockKeys, "digest", "self._hash(before + (", "self._hash((")
+NO_PARENT = [
+    Edit(HashIndex, method, "self._parents[position] != above or ", "") for method in ("match", "insert")
+]  # fmt: skip
+NO_TOKENS = [
+    Edit(HashIndex, "_has_key", "self._tokens[position * width : (position + 1) * width] == key and", "True and"),
+    Edit(HashIndex, "_has_key", "self._tokens[position * width : (position + 1) * width] == key[:width]", "True"),
+]
+NO_EXTRAS = [
+    Edit(HashIndex, "_has_key", "position not in self._extras", "True"),
+    Edit(HashIndex, "_has_key", "and self._extras.get(position) == key[width:]", ""),
+]
 
 MUTANTS: dict[str, list[Edit]] = {
     "old key kept on reuse": [Edit(KVManager, "_allocate", "self.index.remove(block)", "0")],
-    "unchained hash": [UNCHAINED, NO_PARENT],
-    "short hash without verification": [NO_PARENT, NO_TOKENS, NO_EXTRAS],
-    "tokens not compared": [NO_TOKENS],
+    "unchained hash": [UNCHAINED, *NO_PARENT],
+    "short hash without verification": [*NO_PARENT, *NO_TOKENS, *NO_EXTRAS],
+    "tokens not compared": NO_TOKENS,
     "full-prompt hit": [Edit(KVManager, "lookup", "(request.num_known - 1)", "request.num_known")],
     "one block too few": [Edit(KVManager, "reserve", "-(-num_tokens //", "-(-(num_tokens - 1) //")],
     "one block too many": [Edit(KVManager, "reserve", "-(-num_tokens //", "-(-(num_tokens + 1) //")],
@@ -120,6 +128,7 @@ MANAGER_MUTANTS: dict[str, list[Edit]] = {
     "copies taken twice": [Edit(BlockCopies, "take", "self._pairs.clear()", "pass")],
     "kinds of keys untagged": [Edit(ExtraKey, "encoded", "self.kind.encode(), ", "")],
     "place of an image forgotten": [Edit(ExtraKey, "encoded", ", str(self.start - first).encode()", "")],
+    "extra keys left out": [Edit(BlockKeys, "key", " + self.extras_of(block)", "")],
     "image left out": [Edit(BlockKeys, "extras_of", "first <= extra.start", "first == extra.start")],
     "chain behind a lost block goes on": [Edit(KVManager, "commit", "not self.index.is_valid(chain)", "False")],
     "removal not told": [Edit(BlockEvents, "on_remove", "self._tell(", "str(")],
@@ -134,7 +143,6 @@ MANAGER_MUTANTS: dict[str, list[Edit]] = {
 INDEX_MUTANTS: dict[str, list[Edit]] = {
     "hit on a place without a block": [Edit(HashIndex, "match", "if block == NULL_BLOCK", "if block < NULL_BLOCK")],
     "lost chain taken for whole": [Edit(HashIndex, "is_valid", "self._epochs[link.block] == link.epoch", "True")],
-    "another's key taken": [NO_EXTRAS, Edit(BlockKeys, "digest", " + self.extras_of(i)", "")],
     "twin indexed over the first": [Edit(HashIndex, "insert", "if held != NULL_BLOCK", "if held < NULL_BLOCK")],
     "place dropped with others below": [Edit(HashIndex, "remove", " and not self._children[position]", "")],
     "place without use kept": [Edit(HashIndex, "remove", "while position != _ROOT", "while position == -2")],
@@ -142,8 +150,8 @@ INDEX_MUTANTS: dict[str, list[Edit]] = {
     "last block not reported": [Edit(HashIndex, "remove", "return self._blocks[above]", "return NULL_BLOCK")],
     "keys of a former place kept": [Edit(HashIndex, "_drop_position", "self._extras.pop(position, None)", "pass")],
     "run ends late": [Edit(RadixIndex, "_common", "min(len(node.blocks), limit)", "len(node.blocks)")],
-    "run not compared": [Edit(RadixIndex, "_common", " and self._is(node, same, keys.tokens(first + same))", "")],
-    "extra keys within a run": [Edit(RadixIndex, "_common", "not keys.extras_of(first + same) and ", "")],
+    "run not compared": [Edit(RadixIndex, "_common", " and self._is(node, same, keys.key(first + same))", "")],
+    "extra keys within a run": [Edit(RadixIndex, "_common", "not keys.has_extras and ", "")],
     "run goes on behind a lost block": [Edit(RadixIndex, "match", "if NULL_BLOCK in run", "if not run")],
     "walk goes on from within a run": [Edit(RadixIndex, "match", "if len(run) < len(child.blocks)", "if not run")],
     "split loses what hangs below": [
@@ -151,7 +159,7 @@ INDEX_MUTANTS: dict[str, list[Edit]] = {
     ],
     "split leaves blocks behind": [Edit(RadixIndex, "_split", "self._node_at[block] = lower", "pass")],
     "split cuts tokens only": [Edit(RadixIndex, "_split", ", node.blocks[offset:]\n", "\n")],
-    "extra keys in the middle of a run": [Edit(RadixIndex, "_place", "node.children or extra:", "node.children:")],
+    "extra keys in the middle of a run": [Edit(RadixIndex, "_place", " or len(key) > self._width:", ":")],
     "run trimmed without its tokens": [
         Edit(RadixIndex, "_trim", "del node.tokens[len(node.blocks) * self._width :]", "pass")
     ],
