@@ -8,6 +8,7 @@ compares every output with an oracle that knows no blocks.
 from __future__ import annotations
 
 import random
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -32,25 +33,29 @@ GREEDY = SamplingParams(temperature=0)
 
 
 class AuditedModel(HashModel):
-    """The hash model, with an audit of every plan. Each step takes one second of virtual time."""
+    """The hash model, with poison in whatever a plan may not read. Each step takes one second of virtual time."""
 
     def __init__(self, clock: VirtualClock, **sizes: int) -> None:
         super().__init__(**{"vocab_size": 2, "max_model_len": 256, **sizes})
         self.clock = clock
         self.engine: Engine | None = None
         self.plans: list[StepPlan] = []
+        self.stale: dict[int, list[int]] = {}  # by step: blocks that held nothing to keep when it was planned
         self.during_run: Callable[[], object] = lambda: None  # what the outside does while a step is in flight
         self.moved: list[tuple[int, int]] = []  # slots
 
     def run(self, plan: StepPlan) -> StepResult:
-        assert self.engine is not None
-        pool, index = self.engine.kv.pool, self.engine.kv.index
-        self.poison([0, *(b for b in pool.free_list() if b not in index)])
-        audit_plan(self.engine, plan)
-        self.plans.append(plan)
-        result = super().run(plan)
+        assert not plan.drawn, "row 30: a placeholder reaches the model"
+        result = self._execute(plan)
         self.during_run()
         self.clock.advance(1.0)
+        return result
+
+    def _execute(self, plan: StepPlan) -> StepResult:
+        # Only now, in the order of the steps: one that was planned earlier may still have read these blocks.
+        self.poison(self.stale.pop(plan.step, []))
+        self.plans.append(replace(plan, block_tables=[list(table) for table in plan.block_tables]))
+        result = super().run(plan)
         return StepResult(result.token_ids, 1.0, result.logprobs)
 
     def copy_slots(self, pairs: Sequence[tuple[int, int]]) -> None:
@@ -67,7 +72,28 @@ class AuditedModel(HashModel):
         return None not in self._slots[block * size : (block + 1) * size]
 
 
-def audit_plan(engine: Engine, plan: StepPlan) -> None:
+class AsyncModel(AuditedModel):
+    """Takes steps as a device with a queue does: what was drawn stays there, and its results come later."""
+
+    def __init__(self, clock: VirtualClock, **sizes: int) -> None:
+        super().__init__(clock, **sizes)
+        self.draws: list[int] = []  # of the step before
+
+    def submit(self, plan: StepPlan) -> Callable[[], StepResult]:
+        ids = [self.draws[plan.drawn[i]] if i in plan.drawn else id_ for i, id_ in enumerate(plan.token_ids)]
+        result = self._execute(replace(plan, token_ids=ids))
+        self.draws = result.token_ids
+
+        def wait() -> StepResult:
+            self.during_run()
+            self.clock.advance(1.0)
+            return result
+
+        return wait
+
+
+def audit_plan(engine: Engine, plan: StepPlan, before: StepPlan | None) -> None:
+    """A plan as it leaves the scheduler, and the plan ``before`` it."""
     size, config = engine.config.block_size, engine.config
     pool, index = engine.kv.pool, engine.kv.index
     assert len(plan.token_ids) <= config.max_batch_tokens, "I17: over the token budget"
@@ -78,14 +104,22 @@ def audit_plan(engine: Engine, plan: StepPlan) -> None:
         request = engine.requests[request_id]
         start, end = plan.query_starts[r], plan.query_starts[r + 1]
         assert end > start, "I18: scheduled with no token"
-        first = request.num_computed
-        known = min(end, start + request.num_known - first)  # behind these, a draft
+        first = request.num_computed + request.num_in_flight - (end - start)  # this step is in flight, too
+        runs_ahead = any(token in plan.drawn for token in range(start, end))
+        known = end if runs_ahead else min(end, start + request.num_known - first)  # behind these, a draft
+        assert first >= request.num_computed
         assert plan.positions[start:known] == list(range(first, first + known - start))
-        assert plan.token_ids[start:known] == request.token_ids[first:][: known - start]
         assert plan.context_lengths[r] == first + end - start, "row 7: reads past what is written"
+        assert first + known - start < request.max_total_tokens, "computes what nothing is drawn after"
+        for token, position in zip(range(start, known), plan.positions[start:known], strict=True):
+            if token in plan.drawn:
+                assert position >= request.num_known, "row 31: a known token is taken from a draw"
+                audit_reference(request_id, position, plan.drawn[token], before)
+            else:
+                assert plan.token_ids[token] == request.token_ids[position]
         assert len(plan.block_tables[r]) == -(-plan.context_lengths[r] // size), "I13: table length"
         drawn = [t for draw, t in enumerate(plan.sample_tokens) if start <= t < known and draw not in plan.targets]
-        may_draw = first + known - start == request.num_known
+        may_draw = first + known - start >= request.num_known
         group = request.group
         draws = 1 if group is None or group.beams is not None or group.has_forked else len(group.members)
         may_be_banned = request.params.min_tokens > 0 or request.params.bad_words
@@ -103,19 +137,52 @@ def audit_plan(engine: Engine, plan: StepPlan) -> None:
     for request in engine.scheduler.running:
         for i, block in enumerate(engine.kv.table(request.request_id)):
             assert block not in index or (i + 1) * size <= request.num_computed, "I12: a draft is indexed"
-        decodes = request.num_known - request.num_computed == 1 and request.request_id not in admitted
-        assert not decodes or request.request_id in plan.request_ids, "I22: a decode is left out of a step"
+        waits = request.num_known - request.num_computed == 1 and not request.num_in_flight
+        assert not waits or request.request_id in admitted, f"I22: the decode of {request.request_id} is left out"
 
 
-def audit_state(engine: Engine) -> None:
-    """Between steps: structures agree, and the index names written blocks only."""
+def audit_reference(request_id: str, position: int, draw: int, before: StepPlan | None) -> None:
+    """The input at ``position`` is draw ``draw`` of the step before: of this request, after the position before."""
+    assert before is not None
+    token = before.sample_tokens[draw]
+    row = bisect_right(before.query_starts, token) - 1
+    assert before.request_ids[row] == request_id, "row 31: the draw of another request"
+    assert before.positions[token] == position - 1, "row 31: another draw of this request"
+
+
+def audit_state(engine: Engine, replay: Replay) -> None:
+    """Between steps: structures agree with each other and with the replay; the index names written blocks only."""
     engine.check()
     for request in engine.requests.values():
-        assert request.status is Status.RUNNING or request.num_computed == 0 or request.is_finished
+        at_rest = request.num_computed == request.num_in_flight == 0
+        assert request.status is Status.RUNNING or at_rest or request.is_finished
+    if engine.config.prefix_caching:
+        for request in engine.scheduler.running:
+            chain = engine.kv.block_tables[request.request_id].chain
+            full = request.num_computed // engine.config.block_size
+            assert chain is None or chain.length == full, "a full block is not indexed at once"
     model = engine.backend
     assert isinstance(model, AuditedModel)
     for block in engine.kv.index.blocks():
         assert model.is_written(block), "I6: a block is indexed that is not full of computed tokens"
+    audit_replay(engine, replay)
+
+
+def audit_replay(engine: Engine, replay: Replay) -> None:
+    """The events so far say the same as the live structures."""
+    replay.apply(engine.trace.events[replay.num_applied :])
+    kv, requests = engine.kv, engine.requests.values()
+    assert {name: table for name, table in replay.tables.items() if table} == {n: t for n, t in kv.tables.items() if t}
+    assert [len(holders) for holders in replay.holders] == kv.pool.ref_counts
+    assert {block for block, cached in enumerate(replay.cached) if cached} == set(kv.index.blocks())
+    assert replay.waiting == {r.request_id for r in requests if r.status is Status.WAITING}
+    assert replay.running == {r.request_id for r in requests if r.status is Status.RUNNING}
+    for name in replay.running:
+        request = engine.requests[name]
+        assert replay.computed[name] == request.num_computed + request.num_in_flight
+    for request in requests:
+        arrived = request.status not in (Status.PENDING, Status.FINISHED)
+        assert replay.known.get(request.request_id) == (request.num_known if arrived else None)
 
 
 @dataclass(frozen=True)
@@ -143,6 +210,7 @@ class Case:
     hash_function: Hash = digest128
     vocab_size: int = 2
     abort_in_flight: bool = False
+    is_async: bool = False  # the model takes steps by ``submit``; seen only with ``overlap``
     drafter: str | None = None  # a name of ``adversaries.DRAFTERS``
     draft_tokens: int = 3
     verification: Verification = "draw"
@@ -161,34 +229,44 @@ class Outcome:
     model: AuditedModel
     events: list[Event] = field(default_factory=list)
     refused: dict[int, str] = field(default_factory=dict)  # jobs that the engine would not take
+    aborted: dict[str, int] = field(default_factory=dict)  # output tokens that a request had when it was aborted
 
     def ids(self) -> dict[str, list[int]]:
         return {request_id: request.output_ids for request_id, request in self.engine.requests.items()}
 
 
-def make_engine(config: EngineConfig, **options: object) -> tuple[Engine, AuditedModel]:
+def make_engine(
+    config: EngineConfig, *, vocab_size: int = 2, is_async: bool = False, **options: object
+) -> tuple[Engine, AuditedModel]:
     """An audited engine on virtual time."""
     clock = VirtualClock()
-    vocab_size = options.pop("vocab_size", 2)
-    model = AuditedModel(clock, vocab_size=vocab_size)  # type: ignore[arg-type]
+    model = (AsyncModel if is_async else AuditedModel)(clock, vocab_size=vocab_size)
     engine = Engine(model, config, clock=clock, **options)  # type: ignore[arg-type]
     model.engine = engine
     if engine.speculator is not None and isinstance(engine.speculator.drafter, Knowing):
         engine.speculator.drafter.model = model
-    audit_choices(engine)
+    audit_planning(engine, model)
     return engine, model
 
 
-def audit_choices(engine: Engine) -> None:
-    """Whoever is admitted is the first of all that wait, whoever is preempted the last of all that run."""
+def audit_planning(engine: Engine, model: AuditedModel) -> None:
+    """Every plan is sound; who is admitted is the first of all that wait, who is preempted the last that runs."""
     scheduler, order = engine.scheduler, engine.order
     schedule, admit, preempt = scheduler.schedule, scheduler._admit, scheduler._preempt
     preempted: list[Request] = []  # in this planning
     admitted_with: list[Request] = []  # the last one, and the beams that came with it
 
+    plans: list[StepPlan] = []
+
     def audited_schedule(*arguments: Any) -> Any:
         preempted.clear()
-        return schedule(*arguments)
+        step = schedule(*arguments)
+        if step is not None:
+            audit_plan(engine, step.plan, plans[-1] if plans else None)
+            pool, index = engine.kv.pool, engine.kv.index
+            model.stale[step.plan.step] = [0, *(b for b in pool.free_list() if b not in index)]
+            plans.append(replace(step.plan))
+        return step
 
     def audited_admit(request: Request, *rest: Any) -> Any:
         first = min(scheduler.waiting.requests(), key=order.standing)
@@ -216,6 +294,7 @@ def drive(case: Case) -> Outcome:
         hash_function=case.hash_function,
         vocab_size=case.vocab_size,
         speculation=case.speculation(),
+        is_async=case.is_async,
     )
     outcome = Outcome(engine, model)
     aborts: dict[int, list[str]] = {}
@@ -237,17 +316,31 @@ def drive(case: Case) -> Outcome:
             continue
         if job.abort_after is not None:
             aborts.setdefault(job.abort_after, []).append(f"j{i}")
+
+    def abort(request_ids: list[str]) -> None:
+        for request_id in request_ids:
+            engine.abort(request_id)
+            for name, request in engine.requests.items():  # it, and those that go with it
+                if request.abort_requested or request.finish_reason == "abort":
+                    is_told = request.params.beam_width is None  # of its tokens as they come
+                    outcome.aborted.setdefault(name, request.num_output if is_told else 0)
+
     if case.abort_in_flight:
-        model.during_run = lambda: [engine.abort(r) for r in aborts.get(engine.num_steps, [])]
-    # The oldest request advances in every step that runs, so each is the oldest for at most its length.
-    bound = 2 * sum(r.max_total_tokens for r in engine.requests.values()) + 2 * len(case.jobs) + 5
+        model.during_run = lambda: abort(aborts.get(engine.num_steps, []))
+    # The oldest request advances in every step that runs, so each is the oldest for at most its length. A draw
+    # that must be known before the next one takes all the steps in flight.
+    bound = (
+        2 * (1 + case.config.overlap) * sum(r.max_total_tokens for r in engine.requests.values())
+        + 2 * len(case.jobs)
+        + 5
+    )
     calls = 0
+    replay = Replay(engine.kv.pool.num_blocks)
     while engine.has_work():
         if not case.abort_in_flight:
-            for request_id in aborts.pop(calls, []):
-                engine.abort(request_id)
+            abort(aborts.pop(calls, []))
         outcome.events += engine.step()
-        audit_state(engine)
+        audit_state(engine, replay)
         calls += 1
         assert calls <= bound, f"I20: no end after {calls} steps"
     audit_outcome(case, outcome)
@@ -282,7 +375,11 @@ def audit_outcome(case: Case, outcome: Outcome) -> None:
         if not is_shed:
             audit_logprobs(outcome.model, request)
         assert request.num_output <= request.params.max_tokens, "I30"
+        assert (request.finish_reason == "abort") == (request_id in outcome.aborted), "an abort without effect"
+        assert outcome.aborted.get(request_id, request.num_output) == request.num_output, "a token after the abort"
         assert request.num_in_flight == 0
+        is_cut_search = request.params.beam_width is not None and request.finish_reason != "stop"
+        assert len(request.token_times_s) == sum(request.chunk_sizes) == request.num_output or is_cut_search
     audit_trace(outcome)
 
 
@@ -294,11 +391,6 @@ def audit_trace(outcome: Outcome) -> None:
         )
         arrivals = [(engine.requests[r].arrival_s, engine.requests[r].index) for r in first]
         assert arrivals == sorted(arrivals), "I24: admitted out of order"
-    replay = Replay(engine.kv.pool.num_blocks)
-    replay.apply(trace)
-    assert not replay.tables
-    assert not any(replay.holders)
-    assert {b for b, cached in enumerate(replay.cached) if cached} == set(engine.kv.index.blocks())
 
 
 def six_bits(data: bytes) -> bytes:
@@ -329,14 +421,15 @@ def random_case(rng: random.Random) -> Case:
         ageing_tokens_per_s=rng.choice([0.5, 4.0]),
         ttft_slo_s=rng.choice([2.0, 20.0]),
         tpot_slo_s=rng.choice([0.5, 2.0]),
-        max_waiting_requests=rng.choice([None, None, None, 1, 3]),
-        max_waiting_tokens=rng.choice([None, None, None, 1, 12]),
-        shed_late=rng.random() < 0.2,
+        max_waiting_requests=rng.choice([*[None] * 7, 1, 3]),
+        max_waiting_tokens=rng.choice([*[None] * 7, 1, 12]),
+        shed_late=rng.random() < 0.1,
         chunked_prefill=chunked,
         chunk_size=rng.choice([None, 1, 2, 3]) if chunked else None,
         prefix_caching=rng.random() < 0.8,
         prefix_index=rng.choice(["hash", "radix"]),
         eviction=rng.choice(["lru", "lru", "lfu", "cost"]),
+        overlap=rng.choice([0, 0, 1, 2]),
         seed=rng.randint(0, 3),
     )
     return Case(
@@ -345,9 +438,10 @@ def random_case(rng: random.Random) -> Case:
         eos_ids=rng.choice([frozenset(), frozenset({1})]),
         hash_function=rng.choice([digest128, six_bits, two_bits]),
         abort_in_flight=rng.random() < 0.3,
-        drafter=rng.choice(list(DRAFTERS)) if rng.random() < 0.6 else None,
+        drafter=rng.choice(list(DRAFTERS)) if rng.random() < 0.4 else None,
         draft_tokens=rng.randint(1, 5),
         adaptive=rng.random() < 0.2,
+        is_async=rng.random() < 0.5,
     )
 
 
@@ -356,7 +450,8 @@ def _random_job(rng: random.Random, max_model_len: int) -> Job:
     prompt = tuple(int(rng.random() < 0.15) for _ in range(rng.randint(1, max_model_len)))
     max_tokens = rng.randint(1, 9)
     several = rng.choice([{}, {}, {"n": 3}, {"n": 2, "best_of": 3}, {"beam_width": rng.randint(1, 3)}])
-    temperature = 0.0 if "beam_width" in several else 1.0 if several else rng.choice([0.0, 0.0, 1.0])
+    drawn = rng.choice([1.0, 9.0])  # one token is 8 ahead: at 1 another is seldom drawn
+    temperature = 0.0 if "beam_width" in several else drawn if several else rng.choice([0.0, drawn])
     is_searched = "beam_width" in several
     params = SamplingParams(
         temperature=temperature,

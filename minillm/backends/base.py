@@ -1,7 +1,7 @@
 """The backend protocol: five methods, the whole seam between control plane and numerics."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -48,3 +48,17 @@ class Backend(Protocol):
 
     def close(self) -> None:
         """Release memory; calling it twice is fine."""
+
+
+class AsyncBackend(Backend, Protocol):
+    """A backend that can be handed a step while an earlier one runs, as on a device with a queue of its own.
+
+    Steps and copies take effect in the order in which they are handed over. So a block that is released
+    while a step writes to it may be handed out at once: whoever gets it writes after that step.
+    """
+
+    def submit(self, plan: StepPlan) -> Callable[[], StepResult]:
+        """Start a step, and return what waits for its result. The plan is read before this returns.
+
+        ``plan.drawn`` names inputs that are draws of the step submitted before it.
+        """

@@ -37,6 +37,7 @@ class EngineConfig:
     prefix_caching: bool = True
     prefix_index: IndexName = "hash"  # how cached prefixes are found: by chained digests or in a radix tree
     eviction: EvictionName = "lru"  # which cached block is given up first: see `minillm.core.eviction`
+    overlap: int = 0  # steps planned while one runs: 0 waits for each, 1 (or True) keeps the backend busy
     seed: int = 0  # for requests that bring none
     debug_checks: bool = False  # check every structure after every step
     record_trace: bool = True  # the log grows with the run: turn it off in a process that serves for days
@@ -50,6 +51,7 @@ class EngineConfig:
         _check_int("max_running_requests", self.max_running_requests, 1)
         if self.max_model_len is not None:
             _check_int("max_model_len", self.max_model_len, 2, "one prompt token and one output token")
+        _check_int("overlap", int(self.overlap) if isinstance(self.overlap, bool) else self.overlap, 0)
         _check_int("seed", self.seed, 0)
         if self.chunk_size is not None:
             _check_int("chunk_size", self.chunk_size, 1)

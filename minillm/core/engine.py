@@ -9,8 +9,11 @@ from __future__ import annotations
 import heapq
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence, Set
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from minillm.backends.base import Backend
@@ -34,7 +37,7 @@ from minillm.core.kv_manager import KVManager
 from minillm.core.load import LoadShedder
 from minillm.core.logprobs import TokenLogprobs
 from minillm.core.metrics import RunMetrics, StepSample, run_metrics
-from minillm.core.order import make_order
+from minillm.core.order import FirstComeOrder, make_order
 from minillm.core.plan import StepPlan, StepResult
 from minillm.core.policy import make_policy
 from minillm.core.request import Event, FinishReason, Request, RequestError, Status
@@ -65,6 +68,14 @@ class KVUsage:
     total_bytes: int
     used_host_blocks: int = 0  # held by swapped requests
     total_host_blocks: int = 0
+
+
+@dataclass(slots=True)
+class _InFlight:
+    """A step between planning and commit."""
+
+    step: Step
+    result: Callable[[], StepResult]  # waits for it
 
 
 class Engine:
@@ -124,6 +135,10 @@ class Engine:
         self._pending: list[tuple[float, int, Request]] = []  # heap of arrivals that were not looked at yet
         self._num_unfinished = 0
         self._outbox: list[Event] = []  # events made outside a commit, delivered by the next step
+        self._flight: deque[_InFlight] = deque()  # steps handed to the backend, the oldest first
+        self._num_planned = 0
+        self._last_ids: list[int] = []  # the draws of the step that landed last
+        self._charges = type(self.order).on_token is not FirstComeOrder.on_token
         self._samples: list[StepSample] = []
 
     def add_request(
@@ -212,7 +227,7 @@ class Engine:
 
     def has_work(self) -> bool:
         """Whether a request has not ended, or an event is still to be delivered."""
-        return self._num_unfinished > 0 or bool(self._outbox)
+        return self._num_unfinished > 0 or bool(self._outbox) or bool(self._flight)
 
     def abort(self, request_id: str) -> bool:
         """End a request; its terminal event comes with the next step. False if it is unknown or has ended.
@@ -230,36 +245,83 @@ class Engine:
         if request.is_finished or request.abort_requested:
             return False
         if request.num_in_flight:
-            # The backend may be writing to its blocks: they are released when the step lands.
-            request.abort_requested = True
+            self._end_when_it_lands(request)
         else:
             self._outbox.append(self._end(request, "abort", self.clock()))
         return True
 
-    def step(self) -> list[Event]:
-        """Run one step and return its events: none if nothing can run now.
+    def _end_when_it_lands(self, request: Request) -> None:
+        """The backend may be writing to its blocks: they are released when the step lands."""
+        request.abort_requested = True
+        request.epoch += 1  # so that commit looks at it
 
-        With a ``VirtualClock``, a step that finds nothing to do jumps to the next time when there is.
+    def step(self) -> list[Event]:
+        """Land the oldest step in flight and return its events: none if nothing can run now.
+
+        Before it waits for that step, it plans and submits as many more as ``overlap`` allows. With a
+        ``VirtualClock``, a step that finds nothing to do jumps to the next time when there is.
         """
-        step = self.plan_step()
-        while step is None and not self._outbox and isinstance(self.clock, VirtualClock):
+        self._launch()
+        while not self._flight and not self._outbox and isinstance(self.clock, VirtualClock):
             wake_s = self.next_wake_s()
             if wake_s is None or wake_s <= self.clock():
                 break
             self.clock.advance_to(wake_s)
+            self._launch()
+        if self._flight:
+            return self._land()
+        events, self._outbox = self._outbox, []
+        return events
+
+    def _launch(self) -> None:
+        """Plan steps and hand them to the backend, until one is in flight and ``overlap`` more behind it."""
+        submit = getattr(self.backend, "submit", None) if self.config.overlap else None
+        while len(self._flight) <= self.config.overlap:
             step = self.plan_step()
-        if step is None:
-            events, self._outbox = self._outbox, []
-            return events
+            if step is None:
+                return
+            flight = _InFlight(step, partial(self._run, step))
+            self._flight.append(flight)
+            if submit is not None:
+                with self._ends_requests_on_error():
+                    if step.copies:
+                        self.backend.copy_blocks(step.copies)
+                    flight.result = submit(step.plan)
+
+    def _run(self, step: Step) -> StepResult:
+        """A step of a backend that cannot be submitted to: it runs when it is its turn to land."""
+        for token, draw in step.plan.drawn.items():
+            step.plan.token_ids[token] = self._last_ids[draw]
+        step.plan.drawn.clear()
+        if step.copies:
+            self.backend.copy_blocks(step.copies)
+        return self.backend.run(step.plan)
+
+    def _land(self) -> list[Event]:
+        """Wait for the oldest step in flight. Interrupted, it stays in flight: running it again changes nothing."""
+        flight = self._flight[0]
+        with self._ends_requests_on_error():
+            result = flight.result()
+            self._check_result(flight.step, result)
+        self._flight.popleft()
+        self._last_ids = result.token_ids
+        return self.commit_step(flight.step, result)
+
+    @contextmanager
+    def _ends_requests_on_error(self) -> Iterator[None]:
+        """If the backend raises, the requests of all steps in flight end with an error; the others go on.
+
+        So do those that were to be swapped out before a step, for their K/V may not have reached the host.
+        """
         try:
-            if step.copies:
-                self.backend.copy_blocks(step.copies)
-            result = self.backend.run(step.plan)
-            self._check_result(step, result)
+            yield
         except Exception as error:
-            self._fail([part.request for part in step.scheduled], step.copies, f"{type(error).__name__}: {error}")
+            message = f"{type(error).__name__}: {error}"
+            for step in [flight.step for flight in self._flight]:
+                self._fail([self.requests[r] for r in self.kv.swapped_by(step.copies)] + step.requests, message)
+            self.num_steps += len(self._flight)
+            self._flight.clear()
             raise
-        return self.commit_step(step, result)
 
     def run(self) -> Iterator[Event]:
         """Step until every request has ended; sleeps while none has arrived."""
@@ -285,7 +347,7 @@ class Engine:
     def plan_step(self) -> Step | None:
         """Look at arrivals and plan the next step; the backend may write to its slots from now on."""
         now_s = self.clock()
-        self.trace.mark(self.num_steps, now_s)
+        self.trace.mark(self._num_planned, now_s)
         newcomers = []
         while self._pending and self._pending[0][0] <= now_s:
             request = heapq.heappop(self._pending)[2]
@@ -294,10 +356,12 @@ class Engine:
                 self.scheduler.add(request)
                 newcomers.append(request)
         try:
-            step = self.scheduler.schedule(self.num_steps, now_s, self._next_arrival_s() is not None)
+            step = self.scheduler.schedule(self._num_planned, now_s, self._next_arrival_s() is not None)
         except DraftError as error:
-            self._fail([request for request in self.scheduler.running if request.num_in_flight], (), str(error))
+            self._fail([request for request in self.scheduler.running if request.num_in_flight], str(error))
             raise EngineError(str(error)) from error
+        if step is not None:
+            self._num_planned += 1
         self._shed(newcomers, now_s)
         return step
 
@@ -315,35 +379,63 @@ class Engine:
     def commit_step(self, step: Step, result: StepResult) -> list[Event]:
         """Take over what the backend computed: tokens, ends, blocks to index, metrics."""
         now_s = self.clock()
-        self.trace.mark(self.num_steps, now_s)
+        self.trace.mark(step.plan.step, now_s)
         events, self._outbox = self._outbox, []
-        draw = 0  # the first of the request's draws
-        for part in step.scheduled:
-            request = part.request
-            first_draw, draw = draw, draw + part.num_draws
-            request.num_in_flight -= 1
-            if request.is_finished or request.epoch != part.epoch:
-                continue  # ended or preempted since: its blocks are gone, the result is stale
-            if request.abort_requested:
-                events.append(self._end(request, "abort", now_s))
+        self._commit_decodes(step, result.token_ids, now_s, events)
+        draw = len(step.decodes)  # the first of a part's draws
+        for part in step.parts:
+            request, first_draw, draw = part.request, draw, draw + part.num_draws
+            if request.epoch != part.epoch:
+                self._drop_result(request, now_s, events)
                 continue
+            request.num_in_flight -= part.num_tokens + len(part.draft.token_ids)
             request.num_computed = part.start + part.num_tokens
             self.kv.commit(request)
             if not request.is_plain or part.draft.token_ids:
                 self._commit_draws(part, step.plan, result, first_draw, now_s, events)
             elif part.num_draws:
                 self._commit_token(request, result.token_ids[first_draw], now_s, events)
-        for part in step.scheduled:  # once all beams of this step have made their offer
+        for part in step.parts:  # once all beams of this step have made their offer
             if part.request.group is not None and part.request.group.beams is not None:
                 self._advance(part.request.group.beams, now_s, events)
         self.num_steps += 1
-        self.step_times.observe(len(step.plan.token_ids), result.elapsed_s)
-        self._samples.append(
-            StepSample(now_s, result.elapsed_s, len(step.scheduled), len(step.plan.token_ids), self.kv.pool.num_used)
-        )
+        num_requests, num_tokens = len(step.plan.request_ids), len(step.plan.token_ids)
+        self.step_times.observe(num_tokens, result.elapsed_s)
+        self._samples.append(StepSample(now_s, result.elapsed_s, num_requests, num_tokens, self.kv.pool.num_used))
         if self.config.debug_checks:
             self.check()
         return events
+
+    def _commit_decodes(self, step: Step, token_ids: Sequence[int], now_s: float, events: list[Event]) -> None:
+        """One token for each plain decode. A token that ends nothing and has no text is done here, and quickly."""
+        size, has_text, traced, charges = self.config.block_size, self._tokenizer, self.trace.enabled, self._charges
+        for request, epoch, token_id in zip(step.decodes, step.epochs, token_ids, strict=False):
+            if request.epoch != epoch:
+                self._drop_result(request, now_s, events)
+                continue
+            request.num_in_flight -= 1
+            request.num_computed += 1
+            if request.num_computed % size == 0:
+                self.kv.commit(request)
+            known = request.token_ids
+            if (
+                has_text
+                or traced
+                or charges
+                or token_id in request.stop_ids
+                or len(known) + 1 >= request.max_total_tokens
+            ):
+                self._commit_token(request, token_id, now_s, events)
+            else:
+                known.append(token_id)
+                request.token_times_s.append(now_s)
+                request.chunk_sizes.append(1)
+                events.append(Event(request.request_id, "token", now_s, token_id))
+
+    def _drop_result(self, request: Request, now_s: float, events: list[Event]) -> None:
+        """It ended or was preempted since the step was planned: its blocks are gone. Or an abort waited for this."""
+        if request.abort_requested and not request.is_finished:
+            events.append(self._end(request, "abort", now_s))
 
     def next_wake_s(self) -> float | None:
         """When something may become runnable although no one calls: an arrival, or a policy's deadline."""
@@ -384,8 +476,9 @@ class Engine:
                     f"{request.request_id} is {request.status.value}, {request.num_computed} of "
                     f"{request.num_known} tokens computed"
                 )
-            if not request.num_in_flight and len(blocks) != self.kv.blocks_for(request.num_computed):
-                raise EngineError(f"{request.request_id} holds {len(blocks)} blocks for {request.num_computed} tokens")
+            tokens = request.num_computed + request.num_in_flight
+            if len(blocks) != self.kv.blocks_for(tokens):
+                raise EngineError(f"{request.request_id} holds {len(blocks)} blocks for {tokens} tokens")
 
     def _check_result(self, step: Step, result: StepResult) -> None:
         wanted = len(step.plan.sample_tokens)
@@ -516,7 +609,7 @@ class Engine:
         if group is not None and reason in ("abort", "error") and group.depends_on(request):
             for member in group.members:
                 if member.num_in_flight:
-                    member.abort_requested = True
+                    self._end_when_it_lands(member)
                 elif not member.is_finished:
                     self._outbox.append(self._end_one(member, reason, now_s, error=error))
         return event
@@ -542,20 +635,14 @@ class Engine:
         self.trace.emit(kind, request_id, note=error or reason)
         return Event(request_id, kind, now_s, text=text, finish_reason=reason, error=error)
 
-    def _fail(self, requests: Sequence[Request], copies: Sequence[tuple[int, int]], error: str) -> None:
-        """The backend or a drafter raised: the requests of its step end with an error, the others go on.
-
-        So do those that were to be swapped out before it, for their K/V may not have reached the host.
-        """
+    def _fail(self, requests: Sequence[Request], error: str) -> None:
+        """The backend or a drafter raised in a step of these requests: those that have not ended do."""
         now_s = self.clock()
-        for request_id in self.kv.swapped_by(copies):
-            self._outbox.append(self._end(self.requests[request_id], "error", now_s, error=error))
         for request in requests:
-            request.num_in_flight -= 1
+            request.num_in_flight = 0  # nothing of it will land
         for request in requests:
             if not request.is_finished:
                 self._outbox.append(self._end(request, "error", now_s, error=error))
-        self.num_steps += 1
 
     def _next_arrival_s(self) -> float | None:
         while self._pending and self._pending[0][2].is_finished:  # aborted before it arrived

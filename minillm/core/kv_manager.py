@@ -56,6 +56,7 @@ class KVManager:
         self._prefix_caching = prefix_caching
         self._trace = trace if trace is not None else Trace(enabled=False)
         self._tables: dict[str, Table] = {}
+        self.block_tables = self._tables  # for the scheduler's inner loop, to look up and not to change
         self._swapped: dict[str, SwappedTable] = {}
         self._keys: dict[str, BlockKeys] = {}  # of requests that wait: each is looked up again until it is admitted
         self._copies = BlockCopies()
@@ -134,14 +135,15 @@ class KVManager:
         self._trace.emit("fork", child.request_id, shared, child.num_known, child.num_computed, note=parent.request_id)
 
     def reserve(self, request: Request, num_tokens: int) -> bool:
-        """Make the table cover ``num_tokens`` tokens, writable from ``num_computed`` on; all of it, or none and False.
+        """Make the table cover ``num_tokens`` tokens, writable behind those computed or in flight; all or none.
 
         Blocks missing are allocated, and the block that the next token goes to is replaced by a copy
-        if another table holds it.
+        if another table holds it. False, and nothing done, where the pool has too few.
         """
-        table = self._tables[request.request_id].blocks
+        owner = self._tables[request.request_id]
+        table = owner.blocks
         missing = max(0, -(-num_tokens // self.block_size) - len(table))
-        written = request.num_computed // self.block_size
+        written = (request.num_computed + request.num_in_flight) // self.block_size
         is_shared = written < len(table) and self.pool.ref_counts[table[written]] > 1
         if not missing and not is_shared:
             return True
@@ -149,7 +151,8 @@ class KVManager:
             return False
         if is_shared:
             source, [target] = table[written], self._allocate(request, 1)
-            table[written] = target
+            # A new list: plans in flight go on reading the old one.
+            owner.blocks = table = [*table[:written], target, *table[written + 1 :]]
             self._copies.add(source, target)
             self.pool.release(source, to_front=False)  # held by others, so it is not free now
             self._trace.emit("copy", request.request_id, (source, target))
@@ -319,7 +322,7 @@ class KVManager:
             return
         for block in dropped:
             self.pool.release(block, to_front=block not in self.index)
-        del table.blocks[keep:]
+        table.blocks = table.blocks[:keep]  # a new list: plans in flight go on reading the old one
         self._trace.emit("free", request_id, dropped)
 
     def check(self) -> None:

@@ -26,8 +26,11 @@ class StepPlan:
     position is that of the token before the tree, and as many more as there are tokens on its path.
 
     A draw takes the logits after one flat token. A request may have none, one, or several; draws are
-    ordered by their flat token, thus by request. The fields at the end are sparse: a draw, or a row, that
+    ordered by their flat token, thus by request. The fields at the end are sparse: a token, draw or row that
     wants nothing of the kind is not in them.
+
+    Nothing in a plan changes once it is made, except that a table may have grown by the time it is read:
+    ``context_lengths`` says how much of it is the request's in this step.
     """
 
     step: int
@@ -38,7 +41,7 @@ class StepPlan:
     slots: list[int] = field(default_factory=list)  # [T], block * block_size + offset to write K/V to
     query_starts: list[int] = field(default_factory=lambda: [0])  # [R + 1]
     context_lengths: list[int] = field(default_factory=list)  # [R], K/V entries to read, this step's included
-    block_tables: list[Sequence[int]] = field(default_factory=list)  # [R], covers context_lengths
+    block_tables: list[Sequence[int]] = field(default_factory=list)  # [R], each covers its context at least
     sample_tokens: list[int] = field(default_factory=list)  # [S], flat tokens whose logits give a draw, rising
     sampling: list[SamplingParams] = field(default_factory=list)  # [S]
     uniforms: list[float] = field(default_factory=list)  # [S], f(seed, output index) in [0, 1)
@@ -50,6 +53,9 @@ class StepPlan:
     trees: dict[int, Sequence[int]] = field(default_factory=dict)  # by row
     # By draw: the drafted token in whose place it is made, for the rule of `minillm.core.speculate.rejection`.
     proposals: dict[int, Proposal] = field(default_factory=dict)
+    # By flat token that is not known yet: which draw of the step before it is. Its place in ``token_ids`` holds 0.
+    # Only in plans for ``AsyncBackend.submit``.
+    drawn: dict[int, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

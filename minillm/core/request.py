@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from minillm.core.block_keys import ExtraKey
 from minillm.core.logprobs import TokenLogprobs
-from minillm.core.sampling import SamplingParams
+from minillm.core.sampling import SamplingParams, stream
 
 if TYPE_CHECKING:
     from minillm.core.group import Group
@@ -79,14 +79,16 @@ class Request:
     token_ids: list[int] = field(init=False)  # known: the prompt, then the output
     num_prompt: int = field(init=False)
     num_computed: int = 0  # tokens whose K/V is in the cache
-    num_in_flight: int = 0  # steps planned and not yet committed
-    epoch: int = 0  # rises with each preemption, so that results planned before it are known as stale
+    num_in_flight: int = 0  # tokens of steps planned and not yet committed
+    last_draw: int = -1  # which draw is its own in the step planned last that draws for it
+    epoch: int = 0  # rises when it is preempted, aborted or ends: results planned before are stale
     status: Status = Status.PENDING
     abort_requested: bool = False  # takes effect when the step in flight lands
     finish_reason: FinishReason | None = None
     error: str = ""
     text: str = ""  # all text emitted so far, with a tokenizer
     is_plain: bool = field(init=False)  # whether it draws for itself alone and nothing else: see `minillm.core.draws`
+    random_stream: int | None = field(init=False)  # of its seed; None if it draws greedily
     logprobs: list[TokenLogprobs] = field(default_factory=list)  # of each output token, if wanted or ranked by
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)  # of prompt token 1, 2, ..., if wanted
     group: Group | None = None  # the outputs of the same prompt, if there are several
@@ -108,6 +110,7 @@ class Request:
         self.is_plain = self.params.is_plain
         if self.params.grammar is not None:
             self.grammar_state = self.params.grammar.start()
+        self.random_stream = stream(self.seed) if self.params.temperature > 0 else None
 
     @property
     def num_known(self) -> int:

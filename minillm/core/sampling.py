@@ -91,7 +91,17 @@ def uniform(seed: int, index: int) -> float:
     Output ``index`` of a request always gets the same number, whatever batch, chunk or preemption it met.
     Two rounds of splitmix64's finalizer; the upper 53 bits make the double.
     """
-    return (_mix64(_mix64(seed) + (index + 1) * _GOLDEN64) >> 11) * 2.0**-53
+    return uniform_of(stream(seed), index)
+
+
+def stream(seed: int) -> int:
+    """What ``uniform_of`` takes in place of the seed: half of the work, done once for all draws of a request."""
+    return _mix64(seed)
+
+
+def uniform_of(stream: int, index: int) -> float:
+    """``uniform(seed, index)`` of the stream of that seed."""
+    return (_mix64(stream + (index + 1) * _GOLDEN64) >> 11) * 2.0**-53
 
 
 def derived_seed(seed: int, sample: int) -> int:

@@ -20,7 +20,7 @@ from minillm.core.order import FirstComeOrder
 from minillm.core.plan import StepPlan
 from minillm.core.policy import ContinuousPolicy, QueueView
 from minillm.core.request import Request, Status
-from minillm.core.sampling import uniform
+from minillm.core.sampling import uniform_of
 from minillm.core.shaping import Transform
 from minillm.core.speculate.draft import NO_DRAFT, Draft
 from minillm.core.speculate.speculator import Speculator
@@ -36,7 +36,7 @@ class Scheduled:
     request: Request
     start: int
     num_tokens: int
-    epoch: int  # the request's when planned: a result for an older one is dropped
+    epoch: int  # the request's when planned: results for an older one are dropped
     num_draws: int = 0  # how many of the plan's draws are its own
     error: str = ""  # why the request has to end with this step
     draft: Draft = NO_DRAFT  # unverified tokens that run behind these
@@ -48,16 +48,25 @@ class Step:
     """A planned step: what the backend gets, and what commit needs to know again."""
 
     plan: StepPlan
-    scheduled: list[Scheduled]
-    copies: list[tuple[int, int]] = field(default_factory=list)  # of blocks, before the plan runs
+    decodes: list[Request]  # of the plan's first rows: plain requests, with one token and one draw each
+    epochs: list[int]  # of the decodes, as in ``Scheduled``
+    parts: list[Scheduled]  # of the other rows
+    copies: list[tuple[int, int]]  # of blocks, before the plan runs
+
+    @property
+    def requests(self) -> list[Request]:
+        """Of the plan's rows."""
+        return [*self.decodes, *(part.request for part in self.parts)]
 
 
 @dataclass(slots=True)
 class _Draft:
     """A step while it is being put together."""
 
+    plan: StepPlan  # so far with positions, slots and tables of the decodes
     budget: int  # tokens left
-    scheduled: dict[str, Scheduled] = field(default_factory=dict)  # by request id
+    decodes: list[Request] = field(default_factory=list)
+    parts: dict[str, Scheduled] = field(default_factory=dict)  # by request id
     preempted: list[Request] = field(default_factory=list)
 
 
@@ -111,7 +120,7 @@ class Scheduler:
         """Take a running request out for now: it has nothing computed, and may be forked again."""
         self._take_out(request, Status.PENDING)
         request.num_computed = 0
-        request.epoch += 1
+        self._trace.emit("retire", request.request_id)
 
     def _take_out(self, request: Request, status: Status) -> None:
         if request.status is Status.WAITING:
@@ -119,6 +128,8 @@ class Scheduler:
         elif request.status is Status.RUNNING:
             self.running.remove(request)
         request.status = status
+        request.epoch += 1
+        request.num_in_flight = 0
         self._kv.release(request)
 
     def wake_s(self, now_s: float, more_to_come: bool) -> float | None:
@@ -128,32 +139,74 @@ class Scheduler:
     def schedule(self, step: int, now_s: float, more_to_come: bool) -> Step | None:
         """Plan one step, or None when nothing can run: an empty step is legal."""
         self._order.on_step(now_s, self.running)
-        draft = _Draft(self._config.max_batch_tokens)
-        self._schedule_running(draft)
+        draft = _Draft(StepPlan(step, self._kv.block_size), self._config.max_batch_tokens)
+        self._schedule_others(self._schedule_decodes(draft), draft)
         self._admit_waiting(draft, now_s, more_to_come)
-        if not draft.scheduled:
+        if not draft.decodes and not draft.parts:
             return None
         if self._speculator is not None:
-            self._speculator.draft(draft.scheduled.values(), draft.budget)
-        return Step(self._plan(step, draft.scheduled), list(draft.scheduled.values()), self._kv.take_copies())
+            self._speculator.draft(draft.parts.values(), draft.budget)
+        self._fill_decodes(draft)
+        self._fill_parts(draft)
+        epochs = [request.epoch for request in draft.decodes]
+        return Step(draft.plan, draft.decodes, epochs, list(draft.parts.values()), self._kv.take_copies())
 
-    def _schedule_running(self, draft: _Draft) -> None:
-        """Give each running request its tokens."""
-        decodes = [request for request in self.running if request.num_known - request.num_computed == 1]
-        prompts = [request for request in self.running if request.num_known - request.num_computed > 1]
+    def _schedule_decodes(self, draft: _Draft) -> list[Request]:
+        """A token for each plain request that needs one. Returns the others that run and have tokens to compute.
+
+        The loop that every token of every answer goes through, so it looks up little, and that once.
+        """
+        plan, size = draft.plan, self._kv.block_size
+        tables, ref_counts = self._kv.block_tables, self._kv.pool.ref_counts
+        drafts, others = self._speculator is not None, []
+        for request in self.running.copy():
+            start = request.num_computed + request.num_in_flight
+            gap = len(request.token_ids) - start
+            if gap > 1 or not request.is_plain or drafts:
+                if gap > 0:  # else what it does next depends on its draw, which is not known yet
+                    others.append(request)
+                continue
+            # Its token is a draw in flight. The last one is never computed, for nothing is drawn after it.
+            if gap < 1 and (start + 1 >= request.max_total_tokens or request.abort_requested):
+                continue
+            offset = start % size
+            needs_room = offset == 0 or ref_counts[tables[request.request_id].blocks[-1]] > 1
+            # Who was preempted in this loop has no token computed, so it would start a block, too.
+            if needs_room and (request.status is not Status.RUNNING or not self._make_room(request, start + 1, draft)):
+                continue
+            table = tables[request.request_id].blocks
+            request.num_in_flight += 1
+            draft.decodes.append(request)
+            plan.positions.append(start)
+            plan.slots.append(table[-1] * size + offset)
+            plan.block_tables.append(table)
+        draft.budget = self._config.max_batch_tokens - len(draft.decodes)
+        return others
+
+    def _schedule_others(self, others: list[Request], draft: _Draft) -> None:
+        """Decodes that are not plain, then prompts, in the order's order."""
+        decodes: list[Request] = []
+        prompts: list[Request] = []
+        for request in others:
+            start = request.num_computed + request.num_in_flight
+            (decodes if request.num_known - start == 1 else prompts).append(request)
         prompts.sort(key=self._order.standing)
         for request in decodes + prompts:
-            if request.status is not Status.RUNNING:  # preempted for an earlier one in this loop
+            if request.status is not Status.RUNNING:  # preempted for an earlier one
                 continue
-            num_tokens = self._chunk(request, request.num_known - request.num_computed, draft.budget)
-            if num_tokens == 0:
-                continue
-            while not self._kv.reserve(request, request.num_computed + num_tokens):
-                self._preempt(max(self.running, key=self._order.standing), draft)
-                if request.status is not Status.RUNNING:
-                    break
-            else:
+            start = request.num_computed + request.num_in_flight
+            num_tokens = self._chunk(request, request.num_known - start, draft.budget)
+            if num_tokens and self._make_room(request, start + num_tokens, draft):
                 self._take(request, num_tokens, draft)
+
+    def _make_room(self, request: Request, num_tokens: int, draft: _Draft) -> bool:
+        """Reserve blocks for a running request, preempting whoever ranks last; False if that was the request."""
+        while not self._kv.reserve(request, num_tokens):
+            victim = max(self.running, key=self._order.standing)
+            self._preempt(victim, draft)
+            if request.status is not Status.RUNNING:
+                return False
+        return True
 
     def _admit_waiting(self, draft: _Draft, now_s: float, more_to_come: bool) -> None:
         quota = self._policy.admissible(self._view(now_s, more_to_come))
@@ -195,9 +248,9 @@ class Scheduler:
         if self._fits(hits, draft.budget):
             return
         victims = sorted((r for r in self.running if self._order.outranks(request, r)), key=self._order.standing)
-        parts = [draft.scheduled[r.request_id] for r in victims if r.request_id in draft.scheduled]
+        tokens = sum(self._tokens_given(r, draft) for r in victims)
         blocks = sum(len(self._kv.table(r.request_id)) for r in victims)  # at most: others may share them
-        if self._fits(hits, draft.budget + sum(part.num_tokens for part in parts), len(victims), blocks):
+        if self._fits(hits, draft.budget + tokens, len(victims), blocks):
             while victims and not self._fits(hits, draft.budget):
                 if victims[-1].status is Status.RUNNING:  # not preempted with another
                     self._preempt(victims[-1], draft)
@@ -234,10 +287,15 @@ class Scheduler:
         return min(gap, budget)
 
     def _take(self, request: Request, num_tokens: int, draft: _Draft) -> None:
-        start = request.num_computed
-        draft.scheduled[request.request_id] = Scheduled(request, start, num_tokens, request.epoch)
+        start = request.num_computed + request.num_in_flight
+        draft.parts[request.request_id] = Scheduled(request, start, num_tokens, request.epoch)
         draft.budget -= num_tokens
-        request.num_in_flight += 1
+        request.num_in_flight += num_tokens
+
+    def _tokens_given(self, request: Request, draft: _Draft) -> int:
+        """Tokens of this step that a request was given so far."""
+        part = draft.parts.get(request.request_id)
+        return part.num_tokens if part is not None else int(request in draft.decodes)
 
     def _preempt(self, request: Request, draft: _Draft) -> None:
         """Back to the queue, the request and those that cannot go on without it."""
@@ -247,14 +305,16 @@ class Scheduler:
     def _preempt_one(self, request: Request, draft: _Draft) -> None:
         """With nothing computed; what it was given of this step is undone."""
         self._trace.emit("preempt", request.request_id, computed=request.num_computed)
-        undone = draft.scheduled.pop(request.request_id, None)
-        if undone is not None:
-            draft.budget += undone.num_tokens
-            request.num_in_flight -= 1
+        draft.budget += self._tokens_given(request, draft)
+        draft.parts.pop(request.request_id, None)
+        if request in draft.decodes:
+            row = draft.decodes.index(request)
+            for column in (draft.decodes, draft.plan.positions, draft.plan.slots, draft.plan.block_tables):
+                del column[row]
         draft.preempted.append(request)
         self.running.remove(request)
         self._kv.release(request)
-        request.num_computed = 0
+        request.num_computed = request.num_in_flight = 0
         request.epoch += 1
         request.num_preemptions += 1
         self.num_preemptions += 1
@@ -264,36 +324,62 @@ class Scheduler:
     def _view(self, now_s: float, more_to_come: bool) -> QueueView:
         return QueueView(now_s, self.waiting.num_requests, len(self.running), more_to_come)
 
-    def _plan(self, step: int, scheduled: dict[str, Scheduled]) -> StepPlan:
-        size = self._kv.block_size
-        plan = StepPlan(step=step, block_size=size)
-        for part in scheduled.values():
+    def _fill_decodes(self, draft: _Draft) -> None:
+        """The columns of the decodes that follow from the request, and from the position of its token."""
+        plan, decodes = draft.plan, draft.decodes
+        count = len(decodes)
+        plan.request_ids = [request.request_id for request in decodes]
+        plan.query_starts = list(range(count + 1))
+        plan.context_lengths = [position + 1 for position in plan.positions]
+        plan.sample_tokens = list(range(count))
+        plan.sampling = [request.params for request in decodes]
+        plan.uniforms = [
+            0.0 if request.random_stream is None else uniform_of(request.random_stream, context - request.num_prompt)
+            for request, context in zip(decodes, plan.context_lengths, strict=True)
+        ]
+        if self._config.overlap:
+            for row, (request, position) in enumerate(zip(decodes, plan.positions, strict=True)):
+                self._add_input(plan, request, position)
+                request.last_draw = row
+        else:
+            plan.token_ids = [request.token_ids[-1] for request in decodes]
+        if self._trace.enabled:
+            for request, position in zip(decodes, plan.positions, strict=True):
+                self._trace.emit("schedule", request.request_id, tokens=1, computed=position)
+
+    def _add_input(self, plan: StepPlan, request: Request, position: int) -> None:
+        """One token of a request, or the draw that it will be."""
+        if position < len(request.token_ids):
+            plan.token_ids.append(request.token_ids[position])
+        else:
+            # Of the step before: a plain request whose token is in flight is in every step.
+            plan.drawn[len(plan.token_ids)] = request.last_draw
+            plan.token_ids.append(0)
+
+    def _fill_parts(self, draft: _Draft) -> None:
+        """The rows behind the decodes."""
+        plan, size = draft.plan, self._kv.block_size
+        for part in draft.parts.values():
             request, start, end = part.request, part.start, part.start + part.num_tokens
             table = self._kv.table(request.request_id)
             self._trace.emit("schedule", request.request_id, tokens=part.num_tokens, computed=start)
             plan.request_ids.append(request.request_id)
-            if part.num_tokens == 1:  # a decode step: the common case, without ranges
-                plan.token_ids.append(request.token_ids[start])
-                plan.positions.append(start)
-                plan.slots.append(table[start // size] * size + start % size)
-            else:
-                plan.token_ids.extend(request.token_ids[start:end])
-                plan.positions.extend(range(start, end))
-                plan.slots.extend(table[p // size] * size + p % size for p in range(start, end))
+            plan.token_ids.extend(request.token_ids[start:end])
+            plan.positions.extend(range(start, end))
+            plan.slots.extend(table[p // size] * size + p % size for p in range(start, end))
             # Logits of the last known token give the next one; a chunk that ends before it gives none.
             if not request.is_plain:
                 add_draws(plan, part, self._vocab_size)
             elif end == request.num_known:
-                params = request.params
                 part.num_draws = 1
                 plan.sample_tokens.append(len(plan.token_ids) - 1)
-                plan.sampling.append(params)
-                draws = params.temperature > 0
-                plan.uniforms.append(uniform(request.seed, request.num_output) if draws else 0.0)
+                plan.sampling.append(request.params)
+                stream = request.random_stream
+                plan.uniforms.append(0.0 if stream is None else uniform_of(stream, request.num_output))
+                request.last_draw = len(plan.sample_tokens) - 1
             if self._speculator is not None and part.draft.token_ids:
                 self._speculator.extend(plan, part, table)
                 end += len(part.draft.token_ids)
             plan.query_starts.append(len(plan.token_ids))
             plan.context_lengths.append(end)
-            plan.block_tables.append(table.copy())
-        return plan
+            plan.block_tables.append(table)

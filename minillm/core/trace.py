@@ -16,6 +16,7 @@ Kinds, and what their fields mean:
 - ``index``: these ``blocks`` of it are full and computed: others may hit them now.
 - ``token``: ``token_id`` was appended.
 - ``preempt``: it goes back to the queue; ``computed`` tokens are lost unless they stay cached.
+- ``retire``: a beam that others have crowded out; its request waits to be a fork of one of them.
 - ``swap_out``: its ``computed`` tokens are in these host ``blocks`` from now on; its table goes by a ``free``.
   ``tokens`` slots are copied: less than the blocks have where some of them were on the host already.
 - ``swap_in``: its table is back, in these ``blocks``, and its host blocks are given up. ``computed`` tokens,
@@ -44,6 +45,7 @@ Kind = Literal[
     "index",
     "token",
     "preempt",
+    "retire",
     "swap_out",
     "swap_in",
     "host_free",
@@ -104,26 +106,35 @@ class Replay:
         self.cached = [False] * num_blocks
         self.tables: dict[str, list[int]] = {}
         self.host_tables: dict[str, list[int]] = {}  # of swapped requests
-        self.computed: dict[str, int] = {}  # tokens whose K/V is in the cache, for running requests
+        self.computed: dict[str, int] = {}  # tokens in the cache once all steps planned so far have run
         self.known: dict[str, int] = {}  # tokens known, for requests that arrived and did not end
+        self._drafted: dict[str, int] = {}  # tokens that will run behind those about to be scheduled
+        self.waiting: set[str] = set()
+        self.running: set[str] = set()
+        self.num_applied = 0
 
     def apply(self, events: Iterable[TraceEvent]) -> None:
         for event in events:
             self._apply(event)
+            self.num_applied += 1
 
     def _apply(self, event: TraceEvent) -> None:
         request_id = event.request_id
         match event.kind:
             case "arrive":
                 self.known[request_id] = event.tokens
+                self.waiting.add(request_id)
             case "hit" | "allocate":
                 self.tables.setdefault(request_id, []).extend(event.blocks)
                 for block in event.blocks:
                     self.holders[block].append(request_id)
+                if event.kind == "hit":
+                    self.computed[request_id] = event.tokens
             case "fork":
                 self.tables[request_id] = list(event.blocks)
                 self.known[request_id] = event.tokens
                 self.computed[request_id] = event.computed
+                self.running.add(request_id)
                 for block in event.blocks:
                     self.holders[block].append(request_id)
             case "copy":
@@ -154,17 +165,25 @@ class Replay:
                     self.holders[block].append(request_id)
             case "host_free":
                 del self.host_tables[request_id]
+            case "draft":
+                self._drafted[request_id] = event.tokens
             case "schedule":
-                self.computed[request_id] = event.computed + event.tokens
+                self.computed[request_id] = event.computed + event.tokens + self._drafted.pop(request_id, 0)
             case "verify":
                 self.computed[request_id] = event.computed
             case "token":
                 self.known[request_id] += 1
             case "preempt":
                 self.computed[request_id] = 0
-            case "finish" | "error":
+                self.running.remove(request_id)
+                self.waiting.add(request_id)
+            case "finish" | "error" | "retire":
                 self.known.pop(request_id, None)
                 self.computed.pop(request_id, None)
                 self.tables.pop(request_id, None)
-            case "admit" | "draft":
-                pass
+                self.waiting.discard(request_id)
+                self.running.discard(request_id)
+            case "admit":
+                self.waiting.remove(request_id)
+                self.running.add(request_id)
+                self.computed.setdefault(request_id, 0)

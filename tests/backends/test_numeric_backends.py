@@ -302,6 +302,7 @@ CONFIGS = {
     "block of one": EngineConfig(block_size=1, num_blocks=300, debug_checks=True),
     "chunks of three": EngineConfig(block_size=3, num_blocks=80, max_batch_tokens=3, debug_checks=True),
     "preempting": EngineConfig(block_size=2, num_blocks=24, max_batch_tokens=16, debug_checks=True),
+    "overlapped": EngineConfig(block_size=3, num_blocks=80, max_batch_tokens=16, debug_checks=True, overlap=1),
     "one by one": EngineConfig(block_size=4, num_blocks=40, max_running_requests=1, debug_checks=True),
 }
 

@@ -4,11 +4,12 @@
 """
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from adversaries import DRAFTERS
-from core_harness import Case, Job, drive, random_case, six_bits, without
+from core_harness import AsyncModel, Case, Job, drive, random_case, six_bits, without
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -36,7 +37,7 @@ def shaping() -> st.SearchStrategy[dict[str, Any]]:
 def jobs(draw: st.DrawFn) -> Job:
     max_tokens = draw(st.integers(1, 7))
     params = SamplingParams(
-        temperature=draw(st.sampled_from([0.0, 1.0])),
+        temperature=draw(st.sampled_from([0.0, 1.0, 9.0])),
         max_tokens=max_tokens,
         min_tokens=draw(st.sampled_from([0, max_tokens])),
         ignore_eos=draw(st.booleans()),
@@ -74,6 +75,7 @@ def cases(draw: st.DrawFn) -> Case:
         tpot_slo_s=draw(st.sampled_from([0.5, 2.0])),
         chunked_prefill=chunked,
         chunk_size=draw(st.none() | st.integers(1, 3)) if chunked else None,
+        overlap=draw(st.integers(0, 2)),
         prefix_caching=draw(st.booleans()),
     )
     return Case(
@@ -85,6 +87,7 @@ def cases(draw: st.DrawFn) -> Case:
         drafter=draw(st.none() | st.sampled_from(list(DRAFTERS))),
         draft_tokens=draw(st.integers(1, 5)),
         adaptive=draw(st.booleans()),
+        is_async=draw(st.booleans()),
     )
 
 
@@ -98,12 +101,16 @@ def test_the_random_workloads_reach_what_they_are_for() -> None:
     """A generator that never preempts or hits would pass everything."""
     outcomes = [drive(random_case(random.Random(seed))) for seed in range(500)]
     assert sum(o.engine.scheduler.num_preemptions for o in outcomes) > 20
-    assert sum(r.num_cached for o in outcomes for r in o.engine.requests.values()) > 200
+    assert sum(r.num_cached for o in outcomes for r in o.engine.requests.values()) > 150
     assert sum(len(o.refused) for o in outcomes) > 50
+    ahead = [o for o in outcomes if o.engine.config.overlap and isinstance(o.model, AsyncModel)]
+    assert sum(len(plan.drawn) for o in ahead for plan in o.model.plans) > 50
+    assert sum(o.engine.scheduler.num_preemptions for o in ahead) > 10
+    assert sum(r.finish_reason == "abort" for o in ahead for r in o.engine.requests.values()) > 10
     kinds = {e.kind for o in outcomes for e in o.engine.trace.events}
     assert kinds == {
         *("arrive", "hit", "admit", "evict", "allocate", "schedule", "draft", "verify", "index", "token"),
-        *("preempt", "free", "finish", "error", "fork", "copy"),
+        *("preempt", "free", "finish", "error", "fork", "copy", "retire"),
     }
     assert sum(len(o.model.moved) for o in outcomes) > 5, "no accepted path of a tree had to be brought together"
 
@@ -131,6 +138,8 @@ def test_i26_ids_depend_on_no_setting(work: list[Job]) -> None:
         {"max_batch_tokens": 16, "chunked_prefill": False},
         {"max_running_requests": 1},
         {"chunk_size": 2},
+        {"overlap": 1},
+        {"overlap": 2, "block_size": 1, "num_blocks": 14, "prefix_caching": True},
         {"order": "priority", "block_size": 1, "num_blocks": 14},
         {"order": "shortest", "max_running_requests": 1},
         {"order": "fair", "max_running_requests": 2},
@@ -139,7 +148,8 @@ def test_i26_ids_depend_on_no_setting(work: list[Job]) -> None:
         {"policy": "dynamic", "max_running_requests": 2, "max_wait_s": 3.0},
     ]
     for fields in variants:
-        assert drive(without(case, **fields)).ids() == expected, fields
+        for is_async in {False, bool(fields.get("overlap"))}:
+            assert drive(replace(without(case, **fields), is_async=is_async)).ids() == expected, fields
 
 
 def test_i23_preemption_changes_no_output() -> None:

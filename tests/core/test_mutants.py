@@ -75,12 +75,51 @@ MUTANTS: dict[str, list[Edit]] = {
     "revived blocks counted as free": [Edit(KVManager, "shortage", "pool.num_free - revived", "pool.num_free")],
     "part of a block indexed": [Edit(KVManager, "commit", "num_computed // self.block_size", "num_computed")],
     "released to the wrong count": [Edit(BlockPool, "release", "self.ref_counts[block] -= 1", "pass")],
-    "progress kept when preempted": [Edit(Scheduler, "_preempt_one", "request.num_computed = 0", "pass")],
+    "progress kept when preempted": [
+        Edit(Scheduler, "_preempt_one", "request.num_computed = request.num_in_flight = 0", "request.num_in_flight = 0")
+    ],
+    "tokens in flight kept when preempted": [
+        Edit(Scheduler, "_preempt_one", "request.num_computed = request.num_in_flight = 0", "request.num_computed = 0")
+    ],
+    "epoch kept when preempted": [Edit(Scheduler, "_preempt_one", "request.epoch += 1", "pass")],
+    "epoch kept when ended": [Edit(Scheduler, "_take_out", "request.epoch += 1", "pass")],
+    "epoch kept when aborted": [Edit(Engine, "_end_when_it_lands", "request.epoch += 1", "pass")],
+    "stale decode committed": [Edit(Engine, "_commit_decodes", "request.epoch != epoch", "False")],
+    "stale chunk committed": [Edit(Engine, "commit_step", "request.epoch != part.epoch", "False")],
+    "abort forgotten when the step lands": [Edit(Engine, "_drop_result", "request.abort_requested", "False")],
+    "victim keeps its part": [Edit(Scheduler, "_preempt_one", "draft.parts.pop(request.request_id, None)", "pass")],
+    "victim keeps its row": [Edit(Scheduler, "_preempt_one", "if request in draft.decodes", "if False")],
+    "victim leaves its slot": [Edit(Scheduler, "_preempt_one", "draft.plan.positions, draft.plan.slots,", "")],
     "admission after preemption": [Edit(Scheduler, "_admit_waiting", "if not all(", "if False and all(")],
-    "oldest preempted first": [Edit(Scheduler, "_schedule_running", "max(self.running", "min(self.running")],
-    "sampled within a prompt": [Edit(Scheduler, "_plan", "end == request.num_known", "True")],
+    "oldest preempted first": [Edit(Scheduler, "_make_room", "max(self.running", "min(self.running")],
+    "preempting itself, it runs all the same": [
+        Edit(Scheduler, "_make_room", "return False", "return self._kv.admit(request, self._kv.lookup(request))")
+    ],
+    "sampled within a prompt": [Edit(Scheduler, "_fill_parts", "end == request.num_known", "True")],
     "reads past the chunk": [
-        Edit(Scheduler, "_plan", "context_lengths.append(end)", "context_lengths.append(max(end, request.num_known))")
+        Edit(Scheduler, "_fill_parts", "lengths.append(end)", "lengths.append(max(end, request.num_known))")
+    ],
+    "reads short of the decode": [Edit(Scheduler, "_fill_decodes", "[position + 1 for", "[position for")],
+    "a draw of the output before": [
+        Edit(Scheduler, "_fill_decodes", "context - request.num_prompt", "context - request.num_prompt - 1")
+    ],
+    "planned past the longest output": [
+        Edit(Scheduler, "_schedule_decodes", "start + 1 >= request.max_total_tokens or ", "")
+    ],
+    "the last token fed twice": [
+        Edit(Scheduler, "_add_input", "plan.token_ids.append(0)", "plan.token_ids.append(request.token_ids[-1])"),
+        Edit(Scheduler, "_add_input", "plan.drawn[len(plan.token_ids)] = request.last_draw", "pass"),
+    ],
+    "another row's draw": [Edit(Scheduler, "_add_input", "request.last_draw", "0")],
+    "shaped by draws not known": [Edit(Scheduler, "_schedule_decodes", "or not request.is_plain", "")],
+    "waiting for a draw, it leaves its place": [
+        Edit(Scheduler, "_has_place", "len(self.running) - given_back", "len(self.running) // 2")
+    ],
+    "plans in flight see the table shrink": [
+        Edit(KVManager, "_drop", "table.blocks = table.blocks[:keep]", "del table.blocks[keep:]")
+    ],
+    "indexed one decode late": [
+        Edit(Engine, "_commit_decodes", "request.num_computed % size == 0", "request.num_computed % size == 1")
     ],
     "cached tokens cost budget": [
         Edit(Scheduler, "_admit_waiting", "one.num_known - one.num_computed", "one.num_known")
@@ -249,7 +288,7 @@ def test_the_fuzz_kills(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     fuzz(range(10))  # the unchanged code, so that a kill is the mutant's doing
     mutate(monkeypatch, MUTANTS[name])
     # Only a violated invariant or a wrong token is a kill; a NameError would be a fault of the mutant.
-    with pytest.raises((AssertionError, PoolError, EngineError, WrongReadError, IndexError)):
+    with pytest.raises((AssertionError, PoolError, EngineError, WrongReadError, IndexError, KeyError, ValueError)):
         fuzz(range(2000))
 
 

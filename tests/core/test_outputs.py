@@ -57,6 +57,7 @@ def random_case(rng: random.Random) -> Case:
         max_model_len=20,
         order=rng.choice(["fcfs", "priority", "shortest", "fair", "deadline"]),
         policy=rng.choice(["continuous", "continuous", "continuous", "static", "dynamic"]),
+        overlap=rng.choice([0, 0, 1, 2]),
     )
 
     def job() -> Job:
@@ -80,7 +81,7 @@ def random_case(rng: random.Random) -> Case:
         )
 
     jobs = tuple(job() for _ in range(rng.randint(2, 5)))
-    return Case(config, jobs, vocab_size=8, abort_in_flight=rng.random() < 0.3)
+    return Case(config, jobs, vocab_size=8, abort_in_flight=rng.random() < 0.3, is_async=rng.random() < 0.5)
 
 
 def test_whatever_preempts_or_ends_them_the_outputs_are_those_of_the_oracle() -> None:

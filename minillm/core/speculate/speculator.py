@@ -98,6 +98,7 @@ class Speculator:
                     draft = NO_DRAFT
                 part.draft_transforms = transforms[1:]
             part.draft = draft
+            request.num_in_flight += len(draft.token_ids)
             self._kv.rewind(request, request.num_known + len(draft.token_ids))
             if draft.token_ids:
                 self._trace.emit("draft", request.request_id, tokens=len(draft.token_ids))
