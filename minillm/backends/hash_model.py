@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from minillm.backends.base import Capacity
-from minillm.core.logprobs import TokenLogprobs, token_logprobs
+from minillm.core.logprobs import token_logprobs
 from minillm.core.plan import StepPlan, StepResult
 from minillm.core.sampling import SamplingParams, distribution, sample
 from minillm.core.shaping import Transform
@@ -87,20 +87,23 @@ class HashModel:
         nodes = [node for r in range(rows) for node in self._write(plan, r, *bounds[r])]
         for r in range(rows):
             self._read_back(plan, r, nodes[bounds[r][0] : bounds[r][1]])
-        token_ids: list[int] = []
-        logprobs: dict[int, TokenLogprobs] = {}
+        result = StepResult([], 0.0)
         draws = zip(plan.sample_tokens, plan.sampling, plan.uniforms, strict=True)
         for draw, (token, params, uniform) in enumerate(draws):
             logits = self._logits(self._prefixes[nodes[token]].digest)
             transform, proposal = plan.transforms.get(draw), plan.proposals.get(draw)
             if proposal is None:
-                token_ids.append(sample(logits, params, uniform, transform))
+                result.token_ids.append(sample(logits, params, uniform, transform))
             else:
-                token_ids.append(draw_against(distribution(logits, params, transform), proposal, uniform))
+                result.token_ids.append(draw_against(distribution(logits, params, transform), proposal, uniform))
             if draw in plan.logprobs:
-                target = plan.targets.get(draw, token_ids[draw])
-                logprobs[draw] = token_logprobs(logits, target, plan.logprobs[draw])
-        return StepResult(token_ids, time.perf_counter() - started, logprobs)
+                target = plan.targets.get(draw, result.token_ids[draw])
+                result.logprobs[draw] = token_logprobs(logits, target, plan.logprobs[draw])
+            if draw in plan.distributions:
+                chances = dict(distribution(logits, params, transform))
+                result.distributions[draw] = [chances.get(i, 0.0) for i in range(self._vocab_size)]
+        result.elapsed_s = time.perf_counter() - started
+        return result
 
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
         size = self._block_size

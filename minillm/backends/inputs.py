@@ -28,8 +28,6 @@ def step_arrays(plan: StepPlan, *, vocab_size: int, num_slots: int, max_model_le
     A negative index counts from the end in NumPy and torch, so a placeholder such as -1 that got this
     far would run, and give a wrong token.
     """
-    if plan.trees or plan.proposals:
-        raise ValueError(f"step {plan.step}: this backend verifies chains of tokens by its own draws alone")
     arrays = StepArrays(
         np.asarray(plan.token_ids, dtype=np.int64),
         np.asarray(plan.positions, dtype=np.int64),

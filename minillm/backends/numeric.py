@@ -78,6 +78,10 @@ class NumericBackend(ABC):
         """An array of this library, on the backend's device, of the same dtype."""
 
     @abstractmethod
+    def _host(self, values: Array) -> NDArray[Any]:
+        """The same as an array of NumPy."""
+
+    @abstractmethod
     def _reads(self, reads: Reads) -> Reads:
         """The same reads with arrays of this library."""
 
@@ -143,13 +147,30 @@ class NumericBackend(ABC):
     def run(self, plan: StepPlan) -> StepResult:
         """Write K/V of the plan's tokens, attend, draw."""
         started = time.perf_counter()
-        token_ids: list[int] = []
-        logprobs: dict[int, TokenLogprobs] = {}
+        result = StepResult([], 0.0)
         if plan.token_ids:
             logits = self._forward(plan)
-            token_ids = self._ops.sample(logits, plan.sampling, plan.uniforms, plan.transforms)
-            logprobs = self._logprobs(logits, plan, token_ids)
-        return StepResult(token_ids, time.perf_counter() - started, logprobs)
+            result.token_ids = self._ops.sample(logits, plan.sampling, plan.uniforms, plan.transforms)
+            if plan.proposals:
+                rows = list(plan.proposals)
+                uniforms = [plan.uniforms[row] for row in rows]
+                drawn = self._ops.draw_against(
+                    self._distributions(logits, plan, rows), list(plan.proposals.values()), uniforms
+                )
+                for row, token_id in zip(rows, drawn, strict=True):
+                    result.token_ids[row] = token_id
+            result.logprobs = self._logprobs(logits, plan, result.token_ids)
+            if plan.distributions:
+                rows = list(plan.distributions)
+                result.distributions = dict(zip(rows, self._host(self._distributions(logits, plan, rows)), strict=True))
+        result.elapsed_s = time.perf_counter() - started
+        return result
+
+    def _distributions(self, logits: Array, plan: StepPlan, draws: Sequence[int]) -> Array:
+        """``[n, V]``, what the given draws are made from."""
+        transforms = {i: plan.transforms[draw] for i, draw in enumerate(draws) if draw in plan.transforms}
+        rows = self._ops.take_rows(logits, self._array(np.asarray(draws, dtype=np.int64)))
+        return self._ops.distributions(rows, [plan.sampling[draw] for draw in draws], transforms)
 
     def _logprobs(self, logits: Array, plan: StepPlan, token_ids: list[int]) -> dict[int, TokenLogprobs]:
         """Of the draws that want them, for the drawn token or the one the plan names."""

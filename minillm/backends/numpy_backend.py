@@ -62,6 +62,9 @@ class NumpyBackend(NumericBackend):
     def _array(self, values: NDArray[Any]) -> Array:
         return values
 
+    def _host(self, values: Array) -> Array:
+        return values
+
     def _reads(self, reads: Reads) -> Reads:
         return reads
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from minillm.backends.base import Backend, Capacity
 from minillm.core.clock import VirtualClock
@@ -73,7 +74,7 @@ class SimulatedBackend:
         result = self._inner.run(plan)
         elapsed_s = self._step_time(plan)
         self._clock.advance(elapsed_s)
-        return StepResult(result.token_ids, elapsed_s, result.logprobs)
+        return replace(result, elapsed_s=elapsed_s)
 
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
         self._inner.copy_blocks(pairs)

@@ -95,6 +95,10 @@ class TorchBackend(NumericBackend):
     def _vector(self, values: NDArray[np.floating]) -> Tensor:
         return self._array(values).to(torch.promote_types(self.dtype, torch.float32))
 
+    def _host(self, values: Tensor) -> NDArray[Any]:
+        host: NDArray[Any] = values.cpu().numpy()
+        return host
+
     def _reads(self, reads: Reads) -> Reads:
         return torch_ops.to_device(reads, self.device)
 

@@ -4,13 +4,13 @@ A plan is flat: the tokens of all requests of a step lie in one list, as attenti
 Nothing in it is a tensor, so a plan can be printed, stored and compared.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from minillm.core.logprobs import TokenLogprobs
 from minillm.core.sampling import SamplingParams
 from minillm.core.shaping import Transform
-from minillm.core.speculate.rejection import Proposal
+from minillm.core.speculate.rejection import Proposal, Row
 
 
 @dataclass(slots=True)
@@ -56,6 +56,7 @@ class StepPlan:
     # By flat token that is not known yet: which draw of the step before it is. Its place in ``token_ids`` holds 0.
     # Only in plans for ``AsyncBackend.submit``.
     drawn: dict[int, int] = field(default_factory=dict)
+    distributions: Collection[int] = ()  # draws whose distribution is wanted: those of a draft model
 
 
 @dataclass(slots=True)
@@ -65,3 +66,4 @@ class StepResult:
     token_ids: list[int]  # [S]
     elapsed_s: float
     logprobs: dict[int, TokenLogprobs] = field(default_factory=dict)  # for the draws of the plan's ``logprobs``
+    distributions: dict[int, Row] = field(default_factory=dict)  # for the draws of the plan's

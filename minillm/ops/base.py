@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from minillm.core.logprobs import TokenLogprobs
 from minillm.core.sampling import SamplingParams
 from minillm.core.shaping import Transform
+from minillm.core.speculate.rejection import Proposal
 from minillm.models.spec import Activation
 from minillm.ops.paging import Reads
 
@@ -85,6 +86,15 @@ class Ops(Protocol):
 
         ``transforms`` are by row.
         """
+
+    def distributions(
+        self, logits: Array, params: Sequence[SamplingParams], transforms: Mapping[int, Transform]
+    ) -> Array:
+        """``[S, V]`` float64 probabilities from which ``sample`` draws; ``transforms`` are by row."""
+
+    def draw_against(self, target: Array, proposals: Sequence[Proposal], uniforms: Sequence[float]) -> list[int]:
+        """One id for each row of ``target [n, V]``, probabilities, as
+        `minillm.core.speculate.rejection.draw_against` defines it."""
 
     def logprobs(
         self, logits: Array, rows: Sequence[int], token_ids: Sequence[int], num_top: Sequence[int]

@@ -15,12 +15,15 @@ from numpy.typing import NDArray
 
 from minillm.models.spec import Activation
 from minillm.ops.base import AttentionSpec, Batch
-from minillm.ops.numpy_sampling import logprobs, sample
-from minillm.ops.paging import Chunk, Decodes
+from minillm.ops.numpy_rejection import draw_against
+from minillm.ops.numpy_sampling import distributions, logprobs, sample
+from minillm.ops.paging import Chunk, Group, visible_keys
 
 __all__ = [
     "add_rms_norm",
     "attention",
+    "distributions",
+    "draw_against",
     "embed",
     "linear",
     "logprobs",
@@ -92,26 +95,34 @@ def attention(q: Array, k_cache: Array, v_cache: Array, batch: Batch, attention:
     # [T, K, H / K, D]: the queries that read one KV head lie together.
     grouped = (q * attention.scale).reshape(tokens, kv_heads, heads // kv_heads, head_dim)
     out = np.empty_like(grouped)
-    for decodes in batch.reads.decodes:
-        rows = slice(None) if decodes.tokens is None else decodes.tokens
-        out[rows] = _attend_decodes(grouped[rows], k_cache, v_cache, decodes, attention)
+    for part in batch.reads.groups:
+        rows = slice(None) if part.tokens is None else part.tokens
+        out[rows] = _attend_group(grouped[rows], k_cache, v_cache, part, attention)
     for chunk in batch.reads.chunks:
         _attend_chunk(grouped, k_cache[chunk.slots], v_cache[chunk.slots], chunk, attention, out)
     return out.reshape(tokens, heads * head_dim)
 
 
-def _attend_decodes(q: Array, k_cache: Array, v_cache: Array, decodes: Decodes, attention: AttentionSpec) -> Array:
-    """``q [R, K, G, D]``, one query a request, over its padded keys."""
-    shape = (len(q), decodes.width, *k_cache.shape[1:])
-    keys, values = k_cache[decodes.slots].reshape(shape), v_cache[decodes.slots].reshape(shape)
-    hidden = None
-    if decodes.ragged or attention.window is not None:
-        places = np.arange(decodes.width)
-        hidden = places >= decodes.lengths[:, None]
-        if attention.window is not None:
-            hidden |= places < decodes.lengths[:, None] - attention.window
-        hidden = hidden[:, None, None, :]
-    return _softmax_attention(q, keys.transpose(0, 2, 1, 3), values.transpose(0, 2, 1, 3), hidden, attention)
+def _attend_group(q: Array, k_cache: Array, v_cache: Array, part: Group, attention: AttentionSpec) -> Array:
+    """``q [R * n, K, G, D]``, n queries a request, over its padded keys."""
+    tokens, kv_heads, group, head_dim = q.shape
+    requests, count = tokens // part.queries, part.queries
+    shape = (requests, part.width, *k_cache.shape[1:])
+    keys, values = k_cache[part.slots].reshape(shape), v_cache[part.slots].reshape(shape)
+    if attention.window not in part.masks:
+        seen = visible_keys(part, attention.window)
+        if seen is not None and count > 1:
+            seen = seen.repeat(group, axis=1)  # [R, n * G, C]: the queries of one KV head are rows of one matrix
+        part.masks[attention.window] = None if seen is None else ~seen[:, None]
+    rows = q.reshape(requests, count, kv_heads, group, head_dim).transpose(0, 2, 1, 3, 4)
+    mixed = _softmax_attention(
+        rows.reshape(requests, kv_heads, count * group, head_dim),
+        keys.transpose(0, 2, 1, 3),
+        values.transpose(0, 2, 1, 3),
+        part.masks[attention.window],
+        attention,
+    )
+    return mixed.reshape(requests, kv_heads, count, group, head_dim).transpose(0, 2, 1, 3, 4).reshape(q.shape)
 
 
 def _attend_chunk(q: Array, keys: Array, values: Array, chunk: Chunk, attention: AttentionSpec, out: Array) -> None:

@@ -31,6 +31,38 @@ def sample(
     transforms: Mapping[int, Transform] = _NOTHING,
 ) -> list[int]:
     """One id for each row of ``logits [S, V]``. ``ValueError`` when a row holds NaN, +inf, or bans all."""
+    logits, best, tops = _tops(logits, transforms)
+    return [
+        int(best[row]) if p.temperature == 0 else _draw(logits[row], float(tops[row]), p, uniforms[row])
+        for row, p in enumerate(params)
+    ]
+
+
+def distributions(
+    logits: NDArray[Any], params: Sequence[SamplingParams], transforms: Mapping[int, Transform] = _NOTHING
+) -> NDArray[np.float64]:
+    """``[S, V]`` probabilities from which ``sample`` draws, the twin of `minillm.core.sampling.distribution`."""
+    logits, best, tops = _tops(logits, transforms)
+    found = np.zeros(logits.shape)
+    for row, p in enumerate(params):
+        if p.temperature == 0:
+            found[row, best[row]] = 1.0
+            continue
+        weights = np.exp((logits[row].astype(np.float64) - tops[row]) / p.temperature)
+        if p.top_k or p.top_p < 1 or p.typical_p < 1:
+            head = _head(weights, p.top_k or len(weights))[: p.top_k or None]
+            ids, probabilities = _kept(head, weights[head] / weights[head].sum(), p)
+            found[row, ids] = probabilities
+        else:  # nothing that needs an order: the highest weight is 1
+            weights[weights < p.min_p] = 0.0
+            found[row] = weights / weights.sum()
+    return found
+
+
+def _tops(
+    logits: NDArray[Any], transforms: Mapping[int, Transform]
+) -> tuple[NDArray[Any], NDArray[np.int64], NDArray[Any]]:
+    """(shaped logits, the most likely id of each row, its logit). ``ValueError`` for a row that is broken."""
     if transforms:
         logits = _shaped(logits, transforms)
     # argmax returns the first maximum, thus the lowest id, and the first NaN where there is one.
@@ -41,10 +73,7 @@ def sample(
         raise ValueError(
             f"row {row}: logits hold NaN or +inf, or ban every token: the model or the mask before it is broken"
         )
-    return [
-        int(best[row]) if p.temperature == 0 else _draw(logits[row], float(tops[row]), p, uniforms[row])
-        for row, p in enumerate(params)
-    ]
+    return logits, best, tops
 
 
 def _shaped(logits: NDArray[Any], transforms: Mapping[int, Transform]) -> NDArray[np.float64]:
@@ -105,7 +134,17 @@ def _draw(logits: NDArray[Any], top: float, params: SamplingParams, uniform: flo
 
 
 def _draw_from(head: NDArray[Any], probabilities: NDArray[np.float64], params: SamplingParams, u: float) -> int:
-    """top-p, min-p and typical-p on a ranked head that holds every candidate, then the inverse CDF at ``u``."""
+    """The inverse CDF at ``u`` of what is left of a ranked head that holds every candidate."""
+    head, probabilities = _kept(head, probabilities, params)
+    reached = np.cumsum(probabilities)
+    # Rounding may keep the last sum under 1, and u above it.
+    return int(head[min(int(np.searchsorted(reached, u, side="right")), len(reached) - 1)])
+
+
+def _kept(
+    head: NDArray[Any], probabilities: NDArray[np.float64], params: SamplingParams
+) -> tuple[NDArray[Any], NDArray[np.float64]]:
+    """top-p, min-p and typical-p on a ranked head: the ids that are left, and their probabilities, scaled to 1."""
     if params.top_p < 1:
         reached = np.cumsum(probabilities)
         probabilities = probabilities[: int(np.searchsorted(reached, params.top_p, side="left")) + 1]
@@ -113,9 +152,7 @@ def _draw_from(head: NDArray[Any], probabilities: NDArray[np.float64], params: S
     if params.typical_p < 1:
         kept = _typical(probabilities / probabilities.sum(), params.typical_p)
         head, probabilities = head[kept], probabilities[kept]
-    reached = np.cumsum(probabilities / probabilities.sum())
-    # Rounding may keep the last sum under 1, and u above it.
-    return int(head[min(int(np.searchsorted(reached, u, side="right")), len(reached) - 1)])
+    return head[: len(probabilities)], probabilities / probabilities.sum()
 
 
 def _typical(probabilities: NDArray[np.float64], typical_p: float) -> NDArray[Any]:

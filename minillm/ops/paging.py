@@ -1,8 +1,8 @@
 """Which slots each query of a step reads: the index work that both libraries share, done once a step.
 
-Requests with one query (decodes) of similar context become one padded group, so that one operation
-serves them all; longer chunks stand alone. Where the blocks of a request follow each other, its slots
-are a slice, and reading them copies nothing.
+Requests with as many queries as each other (one is a decode, a few are a draft that is verified) and a similar
+context become one padded group, so that one operation serves them all; longer chunks stand alone. Where the
+blocks of a request follow each other, its slots are a slice, and reading them copies nothing.
 """
 
 from __future__ import annotations
@@ -15,21 +15,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from minillm.core.plan import StepPlan
+from minillm.core.speculate.tree import depths, visible
 
 # Contexts up to this are one group; above it a group spans a factor of two, so padding at most doubles reads.
 _SMALL_CONTEXT = 64
+# Requests with at most so many queries are grouped; with more, a single one keeps an operation busy.
+_GROUPED_QUERIES = 16
 
 
 @dataclass(slots=True)
-class Decodes:
-    """R requests with one query each. Padding of ``slots`` points at a slot that holds zeros."""
+class Group:
+    """R requests with n queries each. Padding of ``slots`` points at a slot that holds zeros."""
 
-    tokens: Any  # [R] flat query tokens; None when they are the whole batch, in order
+    tokens: Any  # [R * n] flat query tokens, request by request; None when they are the whole batch, in order
+    queries: int  # n
     slots: Any  # [R, C] int64, or a slice of C slots for a single request
-    lengths: Any  # [R] int64, keys of each
+    lengths: Any  # [R] int64, keys of each; its queries are the last of them
     width: int  # C, the longest
     ragged: bool  # whether some request has fewer keys than C
-    masks: dict[int | None, Any] = field(default_factory=dict)  # by window, filled by torch when first used
+    trees: dict[int, Sequence[int]] = field(default_factory=dict)  # by place in the group, as in ``StepPlan``
+    masks: dict[int | None, Any] = field(default_factory=dict)  # by window, filled when first used, for all layers
 
 
 @dataclass(slots=True)
@@ -46,7 +51,7 @@ class Chunk:
 class Reads:
     """The whole step."""
 
-    decodes: list[Decodes]
+    groups: list[Group]
     chunks: list[Chunk]
 
 
@@ -54,15 +59,38 @@ def reads_of(plan: StepPlan, padding_slot: int) -> Reads:
     """The reads of a plan, as NumPy arrays."""
     requests = len(plan.context_lengths)
     starts = plan.query_starts
-    groups: dict[int, list[int]] = {}
+    grouped: dict[tuple[int, int], list[int]] = {}
     chunks = []
     for r, context in enumerate(plan.context_lengths):
-        if starts[r + 1] - starts[r] == 1:
-            groups.setdefault(max(context - 1, _SMALL_CONTEXT - 1).bit_length(), []).append(r)
+        queries = starts[r + 1] - starts[r]
+        if queries <= _GROUPED_QUERIES or r in plan.trees:
+            size = max(context - 1, _SMALL_CONTEXT - 1).bit_length()
+            grouped.setdefault((queries, size), []).append(r)
         else:
             chunks.append(Chunk(starts[r], starts[r + 1], context, _slots_of(plan, r)))
-    decodes = [_decodes(plan, rows, len(rows) == requests, padding_slot) for rows in groups.values()]
-    return Reads(decodes, chunks)
+    groups = [_group(plan, rows, n, len(rows) == requests, padding_slot) for (n, _), rows in grouped.items()]
+    return Reads(groups, chunks)
+
+
+def visible_keys(group: Group, window: int | None) -> NDArray[np.bool_] | None:
+    """``[R, n, C]``, true where a query may look; None where all may everywhere. The group's arrays are NumPy's."""
+    if group.queries == 1 and not group.ragged and window is None:
+        return None
+    places = np.arange(group.width)
+    queries = (group.lengths - group.queries)[:, None] + np.arange(group.queries)  # [R, n], places of the queries
+    seen: NDArray[np.bool_] = places <= queries[:, :, None]
+    if not group.trees and window is None:
+        return seen
+    positions = np.broadcast_to(places, (len(queries), group.width)).copy()  # [R, C], of the keys
+    for row, parents in group.trees.items():
+        # The tree's tokens are the last; a token of it is as far from its root as it is deep.
+        nodes = slice(group.lengths[row] - len(parents), group.lengths[row])
+        positions[row, nodes] = nodes.start + np.asarray(depths(parents))
+        queries[row, group.queries - len(parents) :] = positions[row, nodes]
+        seen[row, group.queries - len(parents) :, nodes] = visible(parents)
+    if window is not None:
+        seen &= positions[:, None, :] > queries[:, :, None] - window
+    return seen
 
 
 def _slots_of(plan: StepPlan, r: int) -> slice | NDArray[np.int64]:
@@ -75,19 +103,21 @@ def _slots_of(plan: StepPlan, r: int) -> slice | NDArray[np.int64]:
     return (table[:, None] * block + np.arange(block)).ravel()[:context]
 
 
-def _decodes(plan: StepPlan, rows: Sequence[int], whole: bool, padding_slot: int) -> Decodes:
+def _group(plan: StepPlan, rows: Sequence[int], queries: int, whole: bool, padding_slot: int) -> Group:
     lengths = np.asarray([plan.context_lengths[r] for r in rows], dtype=np.int64)
     width, block = int(lengths.max()), plan.block_size
-    tokens = None if whole else np.asarray([plan.query_starts[r] for r in rows], dtype=np.int64)
-    ragged = bool((lengths < width).any())
+    starts = np.asarray([plan.query_starts[r] for r in rows], dtype=np.int64)
+    tokens = None if whole else (starts[:, None] + np.arange(queries)).ravel()
+    trees = {i: plan.trees[r] for i, r in enumerate(rows) if r in plan.trees}
     if len(rows) == 1:
         slots = _slots_of(plan, rows[0])
-        return Decodes(tokens, slots if isinstance(slots, slice) else slots[None], lengths, width, ragged)
+        return Group(tokens, queries, slots if isinstance(slots, slice) else slots[None], lengths, width, False, trees)
     tables = np.zeros((len(rows), -(-width // block)), dtype=np.int64)
     for i, r in enumerate(rows):
         table = plan.block_tables[r][: tables.shape[1]]
         tables[i, : len(table)] = table
     padded = (tables[:, :, None] * block + np.arange(block)).reshape(len(rows), -1)[:, :width]
+    ragged = bool((lengths < width).any())
     if ragged:
         padded = np.where(np.arange(width) < lengths[:, None], padded, padding_slot)
-    return Decodes(tokens, padded, lengths, width, ragged)
+    return Group(tokens, queries, padded, lengths, width, ragged, trees)

@@ -16,12 +16,15 @@ from torch import Tensor
 
 from minillm.models.spec import Activation
 from minillm.ops.base import AttentionSpec, Batch
-from minillm.ops.paging import Decodes, Reads
-from minillm.ops.torch_sampling import logprobs, sample
+from minillm.ops.paging import Group, Reads, visible_keys
+from minillm.ops.torch_rejection import draw_against
+from minillm.ops.torch_sampling import distributions, logprobs, sample
 
 __all__ = [
     "add_rms_norm",
     "attention",
+    "distributions",
+    "draw_against",
     "embed",
     "linear",
     "logprobs",
@@ -75,19 +78,19 @@ def to_device(reads: Reads, device: torch.device) -> Reads:
     def put(values: Any) -> Any:
         return torch.from_numpy(values).to(device) if isinstance(values, np.ndarray) else values
 
-    decodes = [replace(d, tokens=put(d.tokens), slots=put(d.slots), lengths=put(d.lengths)) for d in reads.decodes]
-    return Reads(decodes, [replace(c, slots=put(c.slots)) for c in reads.chunks])
+    groups = [replace(g, tokens=put(g.tokens), slots=put(g.slots)) for g in reads.groups]
+    return Reads(groups, [replace(c, slots=put(c.slots)) for c in reads.chunks])
 
 
 def attention(q: Tensor, k_cache: Tensor, v_cache: Tensor, batch: Batch, attention: AttentionSpec) -> Tensor:
     tokens, heads, head_dim = q.shape
     reads = batch.reads
-    if len(reads.decodes) == 1 and reads.decodes[0].tokens is None:
-        out = _attend_decodes(q, k_cache, v_cache, reads.decodes[0], attention)
+    if len(reads.groups) == 1 and reads.groups[0].tokens is None:
+        out = _attend_group(q, k_cache, v_cache, reads.groups[0], attention)
         return out.reshape(tokens, heads * head_dim)
     out = torch.empty_like(q)
-    for decodes in reads.decodes:
-        out[decodes.tokens] = _attend_decodes(q[decodes.tokens], k_cache, v_cache, decodes, attention)
+    for part in reads.groups:
+        out[part.tokens] = _attend_group(q[part.tokens], k_cache, v_cache, part, attention)
     for chunk in reads.chunks:
         out[chunk.start : chunk.end] = _attend_chunk(
             q[chunk.start : chunk.end], _read(k_cache, chunk.slots), _read(v_cache, chunk.slots), attention
@@ -100,29 +103,29 @@ def _read(cache: Tensor, slots: Tensor | slice) -> Tensor:
     return cache[slots] if isinstance(slots, slice) else cache.index_select(0, slots.flatten())
 
 
-def _attend_decodes(q: Tensor, k_cache: Tensor, v_cache: Tensor, decodes: Decodes, attention: AttentionSpec) -> Tensor:
-    """``q [R, H, D]``, one query a request, over its padded keys."""
-    requests, _, head_dim = q.shape
-    shape = (requests, decodes.width, -1, head_dim)
-    keys = _read(k_cache, decodes.slots).view(shape).transpose(1, 2)
-    values = _read(v_cache, decodes.slots).view(shape).transpose(1, 2)
+def _attend_group(q: Tensor, k_cache: Tensor, v_cache: Tensor, part: Group, attention: AttentionSpec) -> Tensor:
+    """``q [R * n, H, D]``, n queries a request, over its padded keys."""
+    tokens, heads, head_dim = q.shape
+    requests, kv_heads = tokens // part.queries, k_cache.shape[1]
+    shape = (requests, part.width, kv_heads, head_dim)
+    keys = _read(k_cache, part.slots).view(shape).transpose(1, 2)
+    values = _read(v_cache, part.slots).view(shape).transpose(1, 2)
     # The queries of one KV head become rows of one small matrix, so keys are read once for all of them.
-    grouped = q.reshape(requests, keys.shape[1], -1, head_dim)
-    return _masked_attention(grouped, keys, values, _visible(decodes, attention.window), attention).reshape(q.shape)
+    split = (requests, part.queries, kv_heads, heads // kv_heads, head_dim)
+    rows = q.view(split).transpose(1, 2).reshape(requests, kv_heads, -1, head_dim)
+    seen = _seen(part, attention.window, heads // kv_heads, q.device)
+    mixed = _masked_attention(rows, keys, values, seen, attention)
+    return mixed.view(requests, kv_heads, part.queries, -1, head_dim).transpose(1, 2).reshape(q.shape)
 
 
-def _visible(decodes: Decodes, window: int | None) -> Tensor | None:
-    """``[R, 1, 1, C]``, true where a query may look; None where it may everywhere. Kept for all layers."""
-    if window not in decodes.masks:
-        visible = None
-        if decodes.ragged or window is not None:
-            places = torch.arange(decodes.width, device=decodes.lengths.device)
-            visible = places < decodes.lengths[:, None]
-            if window is not None:
-                visible &= places >= decodes.lengths[:, None] - window
-            visible = visible[:, None, None, :]
-        decodes.masks[window] = visible
-    return decodes.masks[window]
+def _seen(part: Group, window: int | None, group: int, device: torch.device) -> Tensor | None:
+    """``[R, 1, n * G, C]``, true where a query may look; None where all may everywhere. Kept for all layers."""
+    if window not in part.masks:
+        seen = visible_keys(part, window)
+        if seen is not None and part.queries > 1:
+            seen = seen.repeat(group, axis=1)
+        part.masks[window] = None if seen is None else torch.from_numpy(seen).to(device)[:, None]
+    return part.masks[window]
 
 
 def _attend_chunk(q: Tensor, keys: Tensor, values: Tensor, attention: AttentionSpec) -> Tensor:

@@ -51,6 +51,27 @@ def sample(
     return list(result)
 
 
+def distributions(
+    logits: Tensor, params: Sequence[SamplingParams], transforms: Mapping[int, Transform] = _NOTHING
+) -> Tensor:
+    """``[S, V]`` float64 probabilities from which ``sample`` draws: twins of `minillm.core.sampling.distribution`."""
+    if transforms:
+        logits = _shaped(logits, transforms)
+    greedy = torch.tensor([p.temperature == 0 for p in params], device=logits.device)[:, None]
+    best = torch.zeros(logits.shape, dtype=torch.float64, device=logits.device)
+    best.scatter_(1, logits.argmax(dim=1, keepdim=True), 1.0)
+    weights, settings = _weights(logits, params, [0.0] * len(params))
+    ranked, ids = torch.sort(weights, dim=1, descending=True, stable=True)
+    kept, _ = _kept(ranked, weights, settings)
+    found = torch.zeros_like(weights).scatter_(1, ids, kept / kept.sum(1, keepdim=True))
+    if not bool(torch.isfinite(found).all()):
+        row = int((~torch.isfinite(found)).any(1).nonzero()[0])
+        raise ValueError(
+            f"row {row}: logits hold NaN or +inf, or ban every token: the model or the mask before it is broken"
+        )
+    return torch.where(greedy, best, found)
+
+
 def _shaped(logits: Tensor, transforms: Mapping[int, Transform]) -> Tensor:
     """A copy in float64, so that a penalty rounds as in the reference."""
     flat = flatten(transforms, logits.shape[1])
@@ -106,22 +127,8 @@ class _Settings:
 
 def _draw(logits: Tensor, params: Sequence[SamplingParams], uniforms: Sequence[float]) -> Tensor:
     """``[n]`` ids drawn from ``logits [n, V]``, in float64."""
-    vocab = logits.shape[1]
-
-    def column(values: Sequence[float]) -> Tensor:
-        return torch.tensor(list(values), dtype=torch.float64, device=logits.device)[:, None]
-
-    scores = logits.double()
-    # The highest weight is 1.
-    weights = torch.exp((scores - scores.amax(dim=1, keepdim=True)) / column([p.temperature for p in params]))
-    settings = _Settings(
-        top_k=column([min(p.top_k, vocab) if p.top_k else vocab for p in params]),
-        top_p=column([p.top_p for p in params]),
-        min_p=column([p.min_p for p in params]),
-        typical_p=column([p.typical_p for p in params]),
-        uniform=column(uniforms),
-    )
-    if vocab > _HEAD and all(p.typical_p == 1 for p in params):  # the entropy needs all tokens
+    weights, settings = _weights(logits, params, uniforms)
+    if logits.shape[1] > _HEAD and all(p.typical_p == 1 for p in params):  # the entropy needs all tokens
         ranked, ids, untied = _largest(weights, _HEAD)
         chosen, enough = _pick(ranked, ids, weights, settings)
         # A tie of weights that are 0 concerns nobody: none of them can be drawn.
@@ -129,6 +136,25 @@ def _draw(logits: Tensor, params: Sequence[SamplingParams], uniforms: Sequence[f
             return chosen
     ranked, ids = torch.sort(weights, dim=1, descending=True, stable=True)  # of equals, the lower id first
     return _pick(ranked, ids, weights, settings)[0]
+
+
+def _weights(logits: Tensor, params: Sequence[SamplingParams], uniforms: Sequence[float]) -> tuple[Tensor, _Settings]:
+    """``[n, V]`` probabilities but for their scale: the highest weight of a row is 1. Greedy rows count as 1."""
+    vocab = logits.shape[1]
+
+    def column(values: Sequence[float]) -> Tensor:
+        return torch.tensor(list(values), dtype=torch.float64, device=logits.device)[:, None]
+
+    scores = logits.double()
+    temperatures = column([p.temperature or 1.0 for p in params])
+    settings = _Settings(
+        top_k=column([min(p.top_k, vocab) if p.top_k else vocab for p in params]),
+        top_p=column([p.top_p for p in params]),
+        min_p=column([p.min_p for p in params]),
+        typical_p=column([p.typical_p for p in params]),
+        uniform=column(uniforms),
+    )
+    return torch.exp((scores - scores.amax(dim=1, keepdim=True)) / temperatures), settings
 
 
 def _largest(values: Tensor, size: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -148,16 +174,7 @@ def _pick(ranked: Tensor, ids: Tensor, weights: Tensor, s: _Settings) -> tuple[T
     size = ranked.shape[1]
     ranks = torch.arange(size, device=ranked.device)
     closed = s.top_k <= size  # nothing behind the head can be drawn; so, too, when the head is all
-    ranked = torch.where(ranks < s.top_k, ranked, 0.0)
-    probabilities = ranked / torch.where(closed, ranked.sum(1, keepdim=True), weights.sum(1, keepdim=True))
-    reached = probabilities.cumsum(dim=1)
-    before = torch.cat((torch.zeros_like(reached[:, :1]), reached[:, :-1]), dim=1)
-    # The nucleus ends with the token that reaches top_p; the first is always in it.
-    kept = ((before < s.top_p) | (s.top_p == 1)) & (ranked >= s.min_p) & (ranked > 0)
-    probabilities = torch.where(kept, probabilities, 0.0)
-    if bool((s.typical_p < 1).any()):
-        typical = _typical(probabilities / probabilities.sum(1, keepdim=True), s.typical_p)
-        probabilities = torch.where(typical | (s.typical_p == 1), probabilities, 0.0)
+    probabilities, reached = _kept(ranked, weights, s)
     mass = probabilities.sum(1, keepdim=True)
     # With neither top-k nor top-p, what lies behind the head counts as well.
     share_kept = torch.where(weights >= s.min_p, weights, 0.0).sum(1, keepdim=True) / weights.sum(1, keepdim=True)
@@ -171,6 +188,25 @@ def _pick(ranked: Tensor, ids: Tensor, weights: Tensor, s: _Settings) -> tuple[T
     covered = torch.where(s.top_p < 1, reached[:, -1:] >= s.top_p, running[:, -1:] > s.uniform)
     enough = closed | (unlimited & covered)
     return ids.gather(1, place.clamp(min=0)).squeeze(1), enough.squeeze(1)
+
+
+def _kept(ranked: Tensor, weights: Tensor, s: _Settings) -> tuple[Tensor, Tensor]:
+    """``[n, h]``: probabilities of the tokens of a ranked head that are left, not scaled anew; and the running sums
+    of all of the head, before anything but top-k was cut."""
+    size = ranked.shape[1]
+    ranks = torch.arange(size, device=ranked.device)
+    ranked = torch.where(ranks < s.top_k, ranked, 0.0)
+    total = torch.where(s.top_k <= size, ranked.sum(1, keepdim=True), weights.sum(1, keepdim=True))
+    probabilities = ranked / total
+    reached = probabilities.cumsum(dim=1)
+    before = torch.cat((torch.zeros_like(reached[:, :1]), reached[:, :-1]), dim=1)
+    # The nucleus ends with the token that reaches top_p; the first is always in it.
+    kept = ((before < s.top_p) | (s.top_p == 1)) & (ranked >= s.min_p) & (ranked > 0)
+    probabilities = torch.where(kept, probabilities, 0.0)
+    if bool((s.typical_p < 1).any()):
+        typical = _typical(probabilities / probabilities.sum(1, keepdim=True), s.typical_p)
+        probabilities = torch.where(typical | (s.typical_p == 1), probabilities, 0.0)
+    return probabilities, reached
 
 
 def _typical(probabilities: Tensor, typical_p: Tensor) -> Tensor:
