@@ -3,7 +3,7 @@ PYTHON ?= python3
 PORT ?= 8000
 BIN := .venv/bin
 
-.PHONY: help env serve test test-all lint build check benchmarks clean
+.PHONY: help env serve test test-all lint build check clean
 
 help:
 	@echo "make serve     build the site and serve it with live notebooks on http://127.0.0.1:$(PORT)"

@@ -16,36 +16,20 @@ from typing import Literal
 Theme = Literal["light", "dark"]
 PREFIX = "--hb-"
 
-# What each colour stands for, in the words of a legend.
-QUANTITIES: Mapping[str, str] = {
-    "weights": "weights",
-    "kv": "KV cache",
-    "activations": "activations",
-    "compute": "compute",
-    "bandwidth": "memory bandwidth",
-    "waiting": "waiting, idle",
-    "prefill": "prefill",
-    "decode": "decode",
-    "draft": "draft, speculated",
-    "shared": "shared between requests",
-    "free": "free, unused",
-    "cached": "cached, may be evicted",
-}
-
-# name: (light, dark)
+# What a colour stands for, through the whole book: (light, dark).
 _QUANTITY_COLOURS = {
     "weights": ("#3368a5", "#6ebfff"),
     "kv": ("#d67b00", "#f48d00"),
     "activations": ("#c061ee", "#97539e"),
     "compute": ("#d5094a", "#fb7d78"),
     "bandwidth": ("#00a0a8", "#62eee9"),
-    "waiting": ("#523b1e", "#e3d7c3"),
+    "waiting": ("#523b1e", "#e3d7c3"),  # and idle
     "prefill": ("#3f1cc4", "#7c7ff0"),
     "decode": ("#1e754f", "#a4f08c"),
-    "draft": ("#596001", "#957416"),
-    "shared": ("#7d2a61", "#d38db8"),
-    "free": ("#7f8083", "#7b7d84"),
-    "cached": ("#bb8678", "#996157"),
+    "draft": ("#596001", "#957416"),  # speculated
+    "shared": ("#7d2a61", "#d38db8"),  # between requests
+    "free": ("#7f8083", "#7b7d84"),  # and unused
+    "cached": ("#bb8678", "#996157"),  # may be evicted
 }
 
 # A categorical series for things of one kind that only need telling apart: requests, models, experts.
@@ -76,6 +60,7 @@ _INTERFACE_COLOURS = {
 _ALL = {**_QUANTITY_COLOURS, **_SERIES_COLOURS, **_INTERFACE_COLOURS}
 LIGHT: Mapping[str, str] = {name: pair[0] for name, pair in _ALL.items()}
 DARK: Mapping[str, str] = {name: pair[1] for name, pair in _ALL.items()}
+QUANTITIES = tuple(_QUANTITY_COLOURS)
 SERIES = tuple(_SERIES_COLOURS)
 
 

@@ -123,11 +123,6 @@ class Weights:
         """Elements of all tensors, a tied head counted once."""
         return sum(int(np.prod(shape)) for shape in self._shapes.values())
 
-    @property
-    def stored_bytes(self) -> int:
-        """What the tensors take in the file."""
-        return sum(self.source.info(name).nbytes for name in self.source)
-
     def read(self, name: str) -> Float32:
         """Tensor ``name`` as float32, possibly a read-only view of the file."""
         stored = self._names[name]

@@ -92,7 +92,7 @@ def test_the_difference_formula_gives_the_published_values(one, two, expected):
 
 
 @pytest.mark.parametrize("theme", THEMES)
-@pytest.mark.parametrize("names", [tuple(palette.QUANTITIES), palette.SERIES], ids=["quantities", "series"])
+@pytest.mark.parametrize("names", [palette.QUANTITIES, palette.SERIES], ids=["quantities", "series"])
 def test_marks_stand_out_from_the_page_and_from_each_other(theme, names):
     page = hex_colour("page", theme)
     for name in names:

@@ -248,7 +248,6 @@ class Builder:
     def _write_figures(self, out: Path) -> None:
         for name in self.figures.names():
             write(out / "figures" / f"{name}.json", self._payloads.text(name))
-
         if self.vega is not None:
             write(out / "assets" / "js" / "vega.js", self.vega())
 

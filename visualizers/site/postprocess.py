@@ -50,8 +50,6 @@ def page(html: str, facts: Facts, project: Project) -> str:
             f'<meta name="description" content="{escape(facts.description)}">',
             f'<link rel="canonical" href="{escape(project.site_url + here)}">',
             f'<link rel="alternate" type="text/markdown" title="Markdown" href="{escape(twin)}">',
-            f'<meta name="hb-figures" content="{escape(relative("figures/", here))}">',
-            f'<meta name="hb-notebooks" content="{escape(relative("notebooks/", here))}">',
         )
     )
     html = _relative_links(html, here, project)

@@ -24,7 +24,7 @@ from visualizers.site.scan import Token, tokens
 HOME = "index.md"
 # Files that a build writes beside the pages, to which a page may link.
 SITE_FILES = ("llms.txt", "llms-full.txt")
-GENERATED = {"reference/glossary.md": "Glossary", "reference/sources.md": "Sources", "reference/map.md": "Map"}
+GENERATED = frozenset(["reference/glossary.md", "reference/sources.md", "reference/map.md"])
 
 
 @dataclass(frozen=True)
@@ -103,10 +103,6 @@ class Project:
     @property
     def handbook(self) -> Path:
         return self.root / "handbook"
-
-    @property
-    def build_dir(self) -> Path:
-        return self.root / ".build"
 
     @property
     def name(self) -> str:
