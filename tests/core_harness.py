@@ -315,7 +315,9 @@ def drive(case: Case) -> Outcome:
             outcome.refused[i] = str(error)
             continue
         if job.abort_after is not None:
-            aborts.setdefault(job.abort_after, []).append(f"j{i}")
+            # Of several outputs the first one's end is that of all, another one's its own.
+            is_one_of_several = i % 2 and job.params.num_sequences > 1
+            aborts.setdefault(job.abort_after, []).append(f"j{i}/1" if is_one_of_several else f"j{i}")
 
     def abort(request_ids: list[str]) -> None:
         for request_id in request_ids:

@@ -105,6 +105,11 @@ class BeamSearch:
         """At most ``width`` hypotheses, best first; of equals, the one found first."""
         return sorted(self.hypotheses, key=lambda h: -h.score)[: self.width]
 
+    @property
+    def have_parted(self) -> bool:
+        """Whether some beams run while others wait, or they differ in length: neither may be."""
+        return not self.is_done and len({(beam.status, beam.num_known) for beam in self.beams}) > 1
+
     def reseat(self, extensions: list[Extension], kv: KVManager, scheduler: Scheduler) -> None:
         """Make the extensions the beams. A beam keeps its seat for its first extension; others fork from it."""
         parents = {parent.request_id for parent, _ in extensions}

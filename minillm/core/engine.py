@@ -476,6 +476,8 @@ class Engine:
                     f"{request.request_id} is {request.status.value}, {request.num_computed} of "
                     f"{request.num_known} tokens computed"
                 )
+            if request.group is not None and request.group.beams is not None and request.group.beams.have_parted:
+                raise EngineError(f"of the beams of {request.group.members[0].request_id} some run and some do not")
             tokens = request.num_computed + request.num_in_flight
             if len(blocks) != self.kv.blocks_for(tokens):
                 raise EngineError(f"{request.request_id} holds {len(blocks)} blocks for {tokens} tokens")

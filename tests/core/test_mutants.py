@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 import random
-import sys
-import textwrap
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, NamedTuple
 
+import output_cases
 import pytest
 from adversaries import DRAFTERS
 from core_harness import drive, random_case
@@ -18,6 +15,9 @@ from enumeration import check_certain, check_rule
 from evictor_callers import random_evictions
 from index_callers import random_index_calls
 from kv_callers import random_calls
+from mutation import Edit, mutate
+from sampling_mutants import DRAW_MUTANTS, OUTPUT_MUTANTS, SAMPLING_MUTANTS
+from sampling_reference import random_samplings
 
 from minillm.backends.hash_model import WrongReadError
 from minillm.core import draws
@@ -36,19 +36,6 @@ from minillm.core.speculate.speculator import Speculator
 from minillm.core.swap import HostBlocks
 from minillm.core.tables import BlockCopies
 from minillm.core.waiting import WaitingQueue
-
-
-class Edit(NamedTuple):
-    """In the source of one method, ``old`` becomes ``new``: a mutant of today's code, never of a copy.
-
-    For a function, ``owner`` is the module that calls it.
-    """
-
-    owner: Any
-    method: str
-    old: str
-    new: str
-
 
 UNCHAINED = Edit(BlockKeys, "digest", "self._hash(before + (", "self._hash((")
 NO_PARENT = [
@@ -265,19 +252,6 @@ RULE_MUTANTS: dict[str, list[Edit]] = {
 }  # fmt: skip
 
 
-def mutate(monkeypatch: pytest.MonkeyPatch, edits: list[Edit]) -> None:
-    for owner, method in dict.fromkeys((edit.owner, edit.method) for edit in edits):
-        function = getattr(owner, method)
-        source = textwrap.dedent(inspect.getsource(function))
-        for edit in edits:
-            if (edit.owner, edit.method) == (owner, method):
-                assert source.count(edit.old) == 1, f"{method} has {source.count(edit.old)} times {edit.old!r}"
-                source = source.replace(edit.old, edit.new)
-        scope: dict[str, Any] = dict(vars(sys.modules[function.__module__]))
-        exec("from __future__ import annotations\n" + source, scope)  # noqa: S102
-        monkeypatch.setattr(owner, method, scope[method])
-
-
 def fuzz(seeds: range) -> None:
     for seed in seeds:
         drive(random_case(random.Random(seed)))
@@ -318,9 +292,17 @@ def test_the_enumeration_kills(name: str, monkeypatch: pytest.MonkeyPatch) -> No
                 check_certain(p, 1)
 
 
+def output_fuzz(seeds: range) -> None:
+    for seed in seeds:
+        drive(output_cases.random_case(random.Random(seed)))
+
+
 KILLERS: dict[str, tuple[dict[str, list[Edit]], Callable[[], None]]] = {
     "manager": (MANAGER_MUTANTS, lambda: random_calls(range(2000))),
     "index": (INDEX_MUTANTS, lambda: random_index_calls(range(500))),
+    "draws": (DRAW_MUTANTS, lambda: fuzz(range(2000))),
+    "outputs": (OUTPUT_MUTANTS, lambda: output_fuzz(range(2000))),
+    "samplings": (SAMPLING_MUTANTS, lambda: random_samplings(range(2000))),
     "evictor": (EVICTION_MUTANTS, lambda: random_evictions(range(500))),
 }
 
@@ -329,5 +311,5 @@ KILLERS: dict[str, tuple[dict[str, list[Edit]], Callable[[], None]]] = {
 def test_the_random_callers_kill(part: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     table, calls = KILLERS[part]
     mutate(monkeypatch, table[name])
-    with pytest.raises((AssertionError, PoolError, WrongReadError, IndexError, KeyError)):
+    with pytest.raises((AssertionError, EngineError, PoolError, WrongReadError, IndexError, KeyError)):
         calls()

@@ -9,25 +9,18 @@ from typing import Any
 
 import pytest
 from core_harness import GREEDY, AuditedModel, Case, Job, Outcome, drive, make_engine, without
+from output_cases import beams, random_case, sampled
 
 from minillm.backends.hash_model import HashModel
 from minillm.core.clock import VirtualClock
 from minillm.core.config import EngineConfig
-from minillm.core.engine import Engine, RequestError
+from minillm.core.engine import Engine, EngineError, RequestError
 from minillm.core.group import outputs
 from minillm.core.plan import StepPlan, StepResult
 from minillm.core.request import Request
 from minillm.core.sampling import SamplingParams, distribution
 
 ROOMY = EngineConfig(block_size=4, num_blocks=200, max_running_requests=64, debug_checks=True)
-
-
-def sampled(n: int, **fields: Any) -> SamplingParams:
-    return SamplingParams(**{"n": n, "temperature": 1.0, "seed": 5, "max_tokens": 6, **fields})
-
-
-def beams(width: int, **fields: Any) -> SamplingParams:
-    return SamplingParams(**{"beam_width": width, "temperature": 0, "max_tokens": 6, **fields})
 
 
 def run(engine: Engine, prompt: list[int], params: SamplingParams) -> Request:
@@ -42,46 +35,6 @@ def members(request: Request) -> list[Request]:
 
 
 # --- under all audits ---------------------------------------------------------------------------------------
-
-
-def random_case(rng: random.Random) -> Case:
-    """Searches and samples that hardly fit, so that they preempt each other."""
-    block_size, width, longest = rng.choice([1, 2, 3]), rng.choice([2, 2, 3]), rng.randint(2, 6)
-    prompt = rng.randint(1, 4)
-    config = EngineConfig(
-        block_size=block_size,
-        num_blocks=width * -(-(prompt + longest - 1) // block_size) + 1 + rng.randint(0, 3),
-        max_batch_tokens=rng.choice([6, 9, 20]),
-        max_running_requests=rng.choice([width, width + 1, 6, 6]),
-        prefix_caching=rng.random() < 0.5,
-        max_model_len=20,
-        order=rng.choice(["fcfs", "priority", "shortest", "fair", "deadline"]),
-        policy=rng.choice(["continuous", "continuous", "continuous", "static", "dynamic"]),
-        overlap=rng.choice([0, 0, 1, 2]),
-    )
-
-    def job() -> Job:
-        params = sampled(rng.randint(1, width), max_tokens=longest)
-        if rng.random() < 0.7:
-            params = beams(
-                rng.randint(1, width),
-                max_tokens=longest,
-                min_tokens=rng.choice([0, 1]),
-                length_penalty=rng.choice([1.0, 0.5, 2.0]),
-                stop_token_ids=rng.choice([(), (1,), (0, 1)]),
-                logprobs=rng.choice([None, 1, 7]),
-            )
-        return Job(
-            tuple(rng.randint(0, 1) for _ in range(rng.randint(1, prompt))),
-            params,
-            arrival_s=float(rng.choice([0, 0, 1, 2, 3])),
-            priority=rng.randint(0, 2),
-            tenant=rng.choice("ab"),
-            abort_after=rng.choice([None] * 5 + [rng.randint(0, 6)]),
-        )
-
-    jobs = tuple(job() for _ in range(rng.randint(2, 5)))
-    return Case(config, jobs, vocab_size=8, abort_in_flight=rng.random() < 0.3, is_async=rng.random() < 0.5)
 
 
 def test_whatever_preempts_or_ends_them_the_outputs_are_those_of_the_oracle() -> None:
@@ -339,3 +292,14 @@ def test_chunks_blocks_and_preemption_change_no_search() -> None:
     variant(max_batch_tokens=3)
     tight = variant(block_size=2, num_blocks=13, prefix_caching=False)
     assert tight.engine.scheduler.num_preemptions > 0
+
+
+def test_check_finds_beams_that_have_parted() -> None:
+    engine, _ = make_engine(ROOMY, vocab_size=9)
+    request = engine.add_request([1, 2], beams(3))
+    engine.step()
+    engine.step()
+    engine.check()
+    engine.scheduler.retire(members(request)[1])
+    with pytest.raises(EngineError, match="of the beams of r0 some run and some do not"):
+        engine.check()

@@ -6,6 +6,7 @@ from collections import Counter
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sampling_reference import brute_force, random_samplings
 
 from minillm.core.sampling import SamplingParams, derived_seed, distribution, sample, uniform
 
@@ -24,38 +25,16 @@ def usable(logits: list[float]) -> bool:
     return max(logits) > -math.inf
 
 
-def brute_force(logits: list[float], p: SamplingParams) -> dict[int, float]:
-    """The documented order, each step on the whole vocabulary and written another way."""
-    n = len(logits)
-    if p.temperature == 0:
-        return {min(range(n), key=lambda i: (-logits[i], i)): 1.0}
-    scaled = [(x - max(logits)) / p.temperature for x in logits]
-    probs = [math.exp(x) for x in scaled]
-    rank = {i: sum((probs[j], -j) > (probs[i], -i) for j in range(n)) for i in range(n)}
-    if p.top_k:
-        probs = [x if rank[i] < p.top_k else 0.0 for i, x in enumerate(probs)]
-    probs = [x / math.fsum(probs) for x in probs]
-    if p.top_p < 1:
-        before = [math.fsum(probs[j] for j in range(n) if rank[j] < rank[i]) for i in range(n)]
-        kept = [x if before[i] < p.top_p else 0.0 for i, x in enumerate(probs)]
-    else:
-        kept = probs
-    kept = [x if x >= p.min_p * max(probs) else 0.0 for x in kept]
-    if p.typical_p < 1:
-        kept = [x / math.fsum(kept) for x in kept]
-        entropy = -math.fsum(x * math.log(x) for x in kept if x > 0)
-        far = {i: (abs(-math.log(kept[i]) - entropy), rank[i]) for i in range(n) if kept[i] > 0}
-        reached = {i: math.fsum(kept[j] for j in far if far[j] < far[i]) for i in far}
-        kept = [x if reached.get(i, 1.0) < p.typical_p else 0.0 for i, x in enumerate(kept)]
-    return {i: x / math.fsum(kept) for i, x in enumerate(kept) if x > 0}
-
-
 @given(LOGITS.filter(usable), PARAMS)
 def test_distribution_equals_brute_force(logits, params):
     got = distribution(logits, params)
     assert dict(got) == pytest.approx(brute_force(logits, params), rel=1e-9)
     assert got == sorted(got, key=lambda e: (-e[1], e[0]))
     assert math.fsum(p for _, p in got) == pytest.approx(1)
+
+
+def test_shaped_logits_and_cuts_equal_their_definitions():
+    random_samplings(range(500))
 
 
 def test_row_56_nucleus_keeps_the_first_token_even_above_top_p():
