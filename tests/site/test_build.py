@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import re
+import shutil
 import time
 from pathlib import Path
 from threading import Thread
@@ -17,7 +18,7 @@ from small_book import NAMES, Article, CardboardFigures, write_book
 from visualizers.site import files, generators
 from visualizers.site.build import Builder
 from visualizers.site.errors import PageError, SiteError
-from visualizers.site.files import files_below, swapped
+from visualizers.site.files import MARKER, files_below, swapped
 
 
 def builder(root: Path, **options: Any) -> Builder:
@@ -145,6 +146,75 @@ def test_a_build_does_not_replace_what_no_build_has_written(tmp_path: Path) -> N
         pass
 
 
+def test_what_someone_has_put_into_the_site_is_not_lost(tmp_path: Path) -> None:
+    root, out = write_book(tmp_path / "book"), tmp_path / "out"
+    make = builder(root)
+    make.build(out)
+    (root / "handbook" / "assets" / "new.txt").write_text("an asset that came with an edit")
+    make.update(out)
+    (out / ".DS_Store").write_bytes(b"litter")
+    make.build(out)
+    assert not (out / ".DS_Store").exists()
+    for name in (".git/HEAD", "CNAME", "assets/mine.png"):
+        mine = out / name
+        mine.parent.mkdir(exist_ok=True)
+        mine.write_text("mine")
+        before = files_below(out)
+        with pytest.raises(SiteError, match=f"holds {name}, which no build has written"):
+            make.build(out)
+        assert files_below(out) == before
+        mine.unlink()
+    make.build(out)
+
+
+def test_a_link_to_the_site_stays_a_link(tmp_path: Path) -> None:
+    root = write_book(tmp_path / "book")
+    (tmp_path / "link").symlink_to(tmp_path / "real", target_is_directory=True)
+    for _ in range(2):
+        builder(root).build((tmp_path / "link").resolve())
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "real" / "index.html").is_file()
+
+
+@pytest.mark.parametrize("gone", ["out", ".build/site", ".build/docs", ".build"])
+def test_what_was_built_and_is_gone_is_built_again(gone: str, tmp_path: Path) -> None:
+    root, out = write_book(tmp_path / "book"), tmp_path / "out"
+    make = builder(root)
+    make.build(out)
+    before = tree(out)
+    shutil.rmtree(out if gone == "out" else root / gone)
+    for old, new in (("Text.", "Text, edited."), ("Text, edited.", "Text.")):
+        edit(root, "basics/cache.md", old, new)
+        make.update(out)
+    after = tree(out)
+    index = "search/search_index.json"
+    assert json.loads(after.pop(index)) == json.loads(before.pop(index))
+    assert sorted(before) == sorted(after)
+    assert [file for file in before if before[file] != after[file]] == []
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    root = write_book(tmp_path / "book")
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(SiteError, match=r"file cannot be written .*: give another folder with --out"):
+        builder(root).build(tmp_path / "file" / "out")
+    (root / ".build").write_text("a file where the build works")
+    with pytest.raises(SiteError, match=r"\.build cannot be written .*: .*copy the project"):
+        builder(root).build(tmp_path / "out")
+
+
+def test_what_a_killed_build_left_goes_with_the_next(tmp_path: Path) -> None:
+    root, out = write_book(tmp_path / "book"), tmp_path / "out"
+    for name, age_s in (("old", 200_000.0), ("at-work", 0.0)):
+        left = tmp_path / f".out-new-{name}"
+        left.mkdir()
+        then = time.time() - age_s
+        os.utime(left, (then, then))
+    builder(root).build(out)
+    assert not (tmp_path / ".out-new-old").exists()
+    assert (tmp_path / ".out-new-at-work").exists()
+
+
 def test_two_builds_of_one_project_do_not_meet(built: Any, tmp_path: Path) -> None:
     outs = [tmp_path / name for name in "ab"]
     said: list[str] = []
@@ -190,7 +260,7 @@ def test_both_generators_give_the_same_site(built: Any, tmp_path: Path) -> None:
             assert theirs.links == ours.links, file
             assert theirs.figures == ours.figures, file
             assert theirs.text.split() == ours.text.split(), file
-        elif file not in ("sitemap.xml", "404.html"):
+        elif file not in ("sitemap.xml", "404.html", MARKER):
             assert (out / file).read_bytes() == (built.out / file).read_bytes(), file
 
 

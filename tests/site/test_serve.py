@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 from argparse import Namespace
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -320,6 +321,47 @@ def test_pages_hear_of_edits(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert "handbook/page.md: 1 pages" in capsys.readouterr().out
 
 
+def test_files_and_folders_that_are_replaced_are_still_seen(tmp_path: Path) -> None:
+    """Editors write another file and rename it; git puts another folder where one was."""
+    root = tmp_path / "project"
+    (root / "handbook").mkdir(parents=True)
+    (root / "mkdocs.yml").write_text("one")
+    builder = Rebuilds()
+
+    async def scenario() -> None:
+        watching = asyncio.create_task(Watcher(root, tmp_path / "out", builder, Events()).run())
+        await asyncio.sleep(1)
+
+        async def seen(edit: Callable[[], object]) -> None:
+            before = builder.calls
+            edit()
+            for _ in range(400):
+                if builder.calls > before:
+                    break
+                await asyncio.sleep(0.05)
+            assert builder.calls > before
+            await asyncio.sleep(1)  # what belongs to this edit is over
+
+        def replace(text: str) -> None:
+            (root / "mkdocs.new").write_text(text)
+            (root / "mkdocs.new").replace(root / "mkdocs.yml")
+
+        await seen(lambda: replace("two"))
+        await seen(lambda: replace("three"))
+        await seen(lambda: (root / "handbook").rename(root / "elsewhere"))
+        await seen((root / "handbook").mkdir)
+        await seen(lambda: (root / "handbook" / "page.md").write_text("new"))
+        calls = builder.calls
+        (root / "llms.txt").write_text("not a source")
+        (root / ".build").mkdir()
+        await asyncio.sleep(1)
+        assert builder.calls == calls
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+
+    asyncio.run(scenario())
+
+
 def test_a_page_that_is_wrong_is_said_and_the_server_goes_on(tmp_path: Path) -> None:
     (tmp_path / "handbook").mkdir()
     builder = Rebuilds()
@@ -382,7 +424,11 @@ def test_new_code_ends_the_watch_and_broken_code_does_not(tmp_path: Path, capsys
     assert "still serving the code from before" in capsys.readouterr().out
 
 
-def test_the_command_serves_and_ends_on_interrupt(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "code", "last"),
+    [(signal.SIGINT, 0, "Stopped."), (signal.SIGHUP, 0, "Stopped."), (signal.SIGTERM, 143, "")],
+)
+def test_the_command_serves_and_ends_on_a_signal(tmp_path: Path, number: signal.Signals, code: int, last: str) -> None:
     """The whole way with a book of two pages: port taken, built, served below a path, ended by Ctrl-C."""
     root = write_book(tmp_path / "book")
     (root / "notebooks").mkdir(exist_ok=True)
@@ -393,17 +439,19 @@ def test_the_command_serves_and_ends_on_interrupt(tmp_path: Path) -> None:
     script = f"""
 import sys
 from argparse import Namespace
+from collections.abc import Callable
 from pathlib import Path
+sys.path.append("tests")
 from small_book import NAMES, CardboardFigures
+from minillm.process import prepare
 from visualizers.site import build, serve
 
+prepare()
 build.Builder.of = classmethod(lambda cls, root, **given: cls(root, CardboardFigures(), NAMES, **given))
 sys.exit(serve.run(Path({str(root)!r}), {options}))
 """
     command = [sys.executable, "-u", "-c", script]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT / "tests"
-    ) as server:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT) as server:
         assert server.stdout is not None
         lines = []
         for line in server.stdout:
@@ -411,8 +459,9 @@ sys.exit(serve.run(Path({str(root)!r}), {options}))
             if "Serving on" in line:
                 break
         assert f"http://127.0.0.1:{port}/x/" in "".join(lines), lines
-        server.send_signal(signal.SIGINT)
+        server.send_signal(number)
         rest = server.stdout.read()
         wait_for(lambda: server.poll() is not None)
-    assert server.returncode == 0, rest
-    assert rest.endswith("Stopped.\n"), rest
+    assert server.returncode == code, rest
+    assert rest.strip().endswith(last), rest
+    assert "Traceback" not in rest

@@ -29,8 +29,8 @@ def is_map(token: Token) -> bool:
     return token.kind == "fence" and token.argument == "map"
 
 
-def parse(token: Token) -> FigureBlock:
-    """The figure that ``token`` asks for. Raises :class:`BlockError`."""
+def parse(token: Token, before: Sequence[FigureBlock] = ()) -> FigureBlock:
+    """The figure that ``token`` asks for, after those ``before`` it on the page. Raises :class:`BlockError`."""
     lines = [line.strip() for line in token.text.split("\n") if line.strip()]
     if not lines:
         raise BlockError("the figure block is empty: its first line is a visualizer's name, such as block-manager")
@@ -44,7 +44,12 @@ def parse(token: Token) -> FigureBlock:
         if name.strip() in state:
             raise BlockError(f"the figure block of {lines[0]} sets {name.strip()} twice")
         state[name.strip()] = value.strip()
-    return FigureBlock(lines[0], state)
+    block = FigureBlock(lines[0], state)
+    if block in before:
+        raise BlockError(
+            f"the figure of {block.name} stands here twice in the same state: show it once, or set an input"
+        )
+    return block
 
 
 def figures(pieces: Sequence[Token]) -> Iterator[tuple[Token, FigureBlock]]:

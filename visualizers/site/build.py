@@ -18,7 +18,7 @@ from visualizers import palette
 from visualizers.site import bookmap, generated, generators, hosting, llms, postprocess, twins
 from visualizers.site.errors import PageError, Problem
 from visualizers.site.figures import Figures
-from visualizers.site.files import files_below, locked, place, place_tree, swapped, write
+from visualizers.site.files import files_below, is_built, locked, note_files, place, place_tree, swapped, write
 from visualizers.site.generated import Generated
 from visualizers.site.generators import Generator, Nav
 from visualizers.site.payloads import Payloads
@@ -152,11 +152,12 @@ class Builder:
     def update(self, out: Path) -> tuple[str, ...]:
         """Brings an edit into ``out``, file by file, and returns the addresses of the pages that changed.
 
-        Falls back to a whole build where pages came, went or were renamed.
+        Falls back to a whole build where pages came, went or were renamed, or what was built is gone.
         """
         last = self._last
         content = self._compose()
-        if last is None or content.frame != last.frame or self.generator.name != "mkdocs":
+        gone = not is_built(out) or not self._search_file.is_file()
+        if last is None or gone or content.frame != last.frame or self.generator.name != "mkdocs":
             self.build(out, self._notebooks)
             return tuple(facts.url for facts in content.facts.values())
         changed = [path for path, document in content.documents.items() if document != last.documents[path]]
@@ -169,6 +170,7 @@ class Builder:
                 self._finish(content, out, [_html_of(path, content) for path in changed] + ["search/search_index.json"])
         self._write_assets(content, out)
         self._write_texts(content, out)
+        note_files(out, [f"assets/{file}" for file in files_below(content.project.handbook / "assets")])
         self._last = content
         return tuple(content.facts[path].url for path in changed)
 
@@ -256,13 +258,16 @@ class Builder:
         for file in files_below(assets):
             write(out / "assets" / file, (assets / file).read_bytes())
 
+    @property
+    def _search_file(self) -> Path:
+        return self._raw / "search" / "search_index.json"
+
     def _search_index(self) -> list[dict[str, str]]:
-        index = self._raw / "search" / "search_index.json"
-        return list(json.loads(index.read_text(encoding="utf-8"))["docs"])
+        return list(json.loads(self._search_file.read_text(encoding="utf-8"))["docs"])
 
     def _merge_search_index(self, before: list[dict[str, str]], changed: list[str]) -> None:
         """A partial run indexes only what it rendered: the other pages' entries are put back in their places."""
-        file = self._raw / "search" / "search_index.json"
+        file = self._search_file
         index = json.loads(file.read_text(encoding="utf-8"))
         fresh: dict[str, list[dict[str, str]]] = {}
         for entry in index["docs"]:
@@ -274,7 +279,8 @@ class Builder:
                 merged.append(entry)
             elif url in fresh:
                 merged += fresh.pop(url)
-        index["docs"] = merged + [entry for entries in fresh.values() for entry in entries]
+        # Pages that were rendered anew without a change have their entries already.
+        index["docs"] = merged + [entry for url in changed for entry in fresh.get(url, ())]
         file.write_text(json.dumps(index, ensure_ascii=False, separators=(",", ":")), encoding="utf-8")
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from visualizers.site import bookmap, generated, llms, pagechecks
-from visualizers.site.errors import Problem
+from visualizers.site.errors import Problem, SiteError
 from visualizers.site.figures import Figures
 from visualizers.site.files import write
 from visualizers.site.project import Project, load
@@ -69,13 +69,25 @@ def _stems(project: Project, names: dict[str, str]) -> Iterator[Problem]:
         shown_path = f"notebooks/{stem}.py"
         if not notebook.is_file():
             yield Problem(shown_path, 0, f"is missing: the visualizer {name} needs a notebook of its stem")
-        elif message := _header_problem(notebook.read_text(encoding="utf-8"), version):
+        elif (text := _text(notebook)) is None:
+            yield Problem(shown_path, 0, "is not UTF-8: save it as UTF-8")
+        elif message := _header_problem(text, version):
             yield Problem(shown_path, 1, message)
 
 
 def _version(root: Path) -> str:
-    match = re.search(r'^version = "([^"]+)"', (root / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE)
-    return match.group(1) if match else ""
+    match = re.search(r'^version = "([^"]+)"', _text(root / "pyproject.toml") or "", re.MULTILINE)
+    if match is None:
+        raise SiteError(f"{root / 'pyproject.toml'} names no version: notebooks have to name it")
+    return match.group(1)
+
+
+def _text(file: Path) -> str | None:
+    """What ``file`` says; None where there is none, or no text in it."""
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return None
 
 
 def _header_problem(text: str, version: str) -> str:
@@ -96,5 +108,5 @@ def _index(project: Project, *, fix: bool) -> Iterator[Problem]:
     file = project.root / LLMS
     if fix:
         write(file, text)
-    elif not file.is_file() or file.read_text(encoding="utf-8") != text:
+    elif _text(file) != text:
         yield Problem(LLMS, 0, "is stale: run `handbook check --fix`")

@@ -83,13 +83,15 @@ def _notebooks(root: Path, options: argparse.Namespace) -> Path | None:
     """Exports the notebooks for the browser, unless told not to; says so where that is not possible."""
     from visualizers.site import wasm
     from visualizers.site.config import Indexes
+    from visualizers.site.files import locked
 
     folder = root / ".build" / "notebooks"
     if options.no_notebooks:
         return None
     given = {"pyodide": options.pyodide_index_url, "pypi": options.pypi_index_url}
     indexes = Indexes(**{name: url for name, url in given.items() if url})
-    result = wasm.export(root, folder, indexes=indexes)
+    with locked(root / ".build" / "notebooks.lock", print):
+        result = wasm.export(root, folder, indexes=indexes)
     if result.enabled:
         print(f"notebooks: {len(result.notebooks)} run in the browser, {result.bytes / 1e6:.0f} MB for a first visit")
     else:

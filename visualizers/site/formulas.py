@@ -81,6 +81,13 @@ def evaluate(formula: str, namespace: Namespace) -> Result:
     return Result(values, formula, walker.with_values(tree), given)
 
 
+def _is_finite(number: float) -> bool:
+    try:
+        return math.isfinite(number)
+    except OverflowError:  # a whole number that is too large for a float
+        return False
+
+
 def _is_given(node: ast.expr) -> bool:
     """Whether a formula only states a number, such as ``16`` or ``64 * GB`` or ``10 * tokens / s``."""
     match node:
@@ -102,6 +109,8 @@ class _Walker:
         value = self._visit(node)
         if not isinstance(value, Value):
             raise FormulaError(f"`{ast.unparse(node)}` is {what(value)}, not a number: name one of its values")
+        if not _is_finite(value.number):
+            raise FormulaError(f"`{ast.unparse(node)}` is not a finite number")
         return value
 
     def with_values(self, tree: ast.expr) -> str:
@@ -172,7 +181,7 @@ class _Walker:
             raise FormulaError(f"`{text}` divides by zero") from None
         except OverflowError:
             raise FormulaError(f"`{text}` is too large a number") from None
-        if isinstance(number, complex) or not math.isfinite(number):
+        if isinstance(number, complex) or not _is_finite(number):
             raise FormulaError(f"`{text}` is not a finite number")
         return Value(number, dimension)
 
@@ -198,7 +207,7 @@ class _Walker:
         function = _BUILTINS.get(name) or _PLAIN_BUILTINS[name]
         try:
             return Value(function(*(a.number for a in arguments)), dimension)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             raise FormulaError(f"`{ast.unparse(node)}` failed: {error}") from error
 
     def _call(self, node: ast.Call) -> Any:

@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import yaml
-
+from visualizers.site import yaml_text
 from visualizers.site.errors import Problem
 
 _FENCE = re.compile(r"\A---\n(.*?)\n---[ \t]*(?:\n|\Z)", re.DOTALL)
@@ -50,11 +49,9 @@ def parse(text: str, path: str, *, home: bool = False) -> tuple[FrontMatter | No
     if raw is None:
         return None, [Problem(path, 1, f"no front matter: start with --- and the fields {', '.join(required)}")]
     try:
-        fields = yaml.safe_load(raw)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = mark.line + 2 if mark else 1
-        return None, [Problem(path, line, f"front matter is not YAML: {getattr(error, 'problem', error)}")]
+        fields = yaml_text.load(raw)
+    except yaml_text.NotYamlError as error:
+        return None, [Problem(path, error.line + 1, f"front matter {error}")]
     if not isinstance(fields, Mapping):
         return None, [Problem(path, 1, "front matter is not a list of fields: write one `name: value` a line")]
     found = _field_problems(fields, required, path, raw)

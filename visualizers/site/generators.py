@@ -75,7 +75,9 @@ class Mkdocs:
                 build(config, dirty=partial)
                 config.plugins.on_shutdown()
             except MkDocsException as error:
-                raise SiteError(f"mkdocs: {error}") from error
+                raise SiteError("mkdocs: " + "\n".join([*warnings, str(error)])) from error
+            except RecursionError as error:
+                raise SiteError("mkdocs: a page nests lists or quotes too deeply") from error
         if warnings:
             raise SiteError("mkdocs: " + "\n".join(warnings))
 

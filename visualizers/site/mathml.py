@@ -22,6 +22,8 @@ _TEXT = re.compile(r">([^<]+)<")
 @lru_cache(maxsize=4096)
 def to_mathml(latex: str, *, block: bool = False) -> str:
     """One ``math`` element, safe inside Markdown; its ``alttext`` is the LaTeX."""
+    if not _is_balanced(latex):
+        raise MathError(f"LaTeX {latex!r} has a brace that is not closed, or was not opened")
     try:
         markup = convert(latex, display="block" if block else "inline")
     except Exception as error:  # the library has an exception class for every kind of mistake
@@ -31,6 +33,15 @@ def to_mathml(latex: str, *, block: bool = False) -> str:
         raise MathError(f"LaTeX {latex!r} uses {unknown.group(1)}, which is not understood: write it another way")
     markup = _TEXT.sub(lambda m: ">" + _keep_entities(m.group(1)) + "<", markup)
     return markup.replace("<math ", f'<math alttext="{attribute(latex)}" ', 1)
+
+
+def _is_balanced(latex: str) -> bool:
+    depth = 0
+    for sign in re.findall(r"\\.|[{}]", latex, re.DOTALL):  # an escaped brace is a sign of its own
+        depth += {"{": 1, "}": -1}.get(sign, 0)
+        if depth < 0:
+            return False
+    return depth == 0
 
 
 def _keep_entities(text: str) -> str:

@@ -72,14 +72,16 @@ def _skeleton(page: Page) -> Iterator[Problem]:
 
 def _figures(page: Page, figures: Figures) -> Iterator[Problem]:
     stems: list[str] = []
+    seen: list[blocks.FigureBlock] = []
     for token in page.tokens:
         if not blocks.is_figure(token):
             continue
         try:
-            block = blocks.parse(token)
+            block = blocks.parse(token, seen)
         except blocks.BlockError as error:
             yield Problem(page.file, token.line, str(error))
             continue
+        seen.append(block)
         stems.append(block.name.replace("-", "_"))
         try:
             figures.html(block.name, block.state, "")

@@ -13,15 +13,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from visualizers.site import frontmatter
+from visualizers.site import frontmatter, yaml_text
 from visualizers.site.errors import PageError, Problem, SiteError, shown_path
 from visualizers.site.frontmatter import FrontMatter
 from visualizers.site.reference import Source, Term, read_bibliography, read_glossary
 from visualizers.site.scan import Token, tokens
 
 HOME = "index.md"
+# Characters that no reader sees: controls but tab and newline, and those that turn the direction of a line.
+_UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 # Files that a build writes beside the pages, to which a page may link.
 SITE_FILES = ("llms.txt", "llms-full.txt")
 GENERATED = frozenset(["reference/glossary.md", "reference/sources.md", "reference/map.md"])
@@ -139,10 +139,7 @@ def find_root(start: Path) -> Path:
 def load(root: Path, *, site_url: str | None = None, strict: bool = True) -> Project:
     """Reads the project. With ``strict`` any finding raises :class:`PageError`; else they lie in ``problems``."""
     config_file = root / "mkdocs.yml"
-    try:
-        config = yaml.safe_load(config_file.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError) as error:
-        raise SiteError(f"{config_file}: {error}") from error
+    config = _configuration(config_file)
     parts = _parts(config, config_file)
     bibliography, problems = read_bibliography(root / "handbook" / "bibliography.yml", root)
     glossary, found = read_glossary(root / "handbook" / "glossary.yml", root)
@@ -160,19 +157,47 @@ def load(root: Path, *, site_url: str | None = None, strict: bool = True) -> Pro
     if strict and problems:
         raise PageError(problems)
     url = (site_url or config["site_url"]).rstrip("/") + "/"
+    if not re.fullmatch(r"https?://[^\s\"'<>?#\\]+", url):
+        raise SiteError(f"{url!r} is no address of a site: give one that begins with https:// or http://")
     return Project(root, config, url, parts, tuple(pages), bibliography, glossary, tuple(problems))
 
 
+def _configuration(file: Path) -> Mapping[str, Any]:
+    """``mkdocs.yml``, with what this code reads of it in place."""
+    try:
+        config = yaml_text.load(file.read_text(encoding="utf-8-sig"))
+    except (OSError, UnicodeDecodeError, yaml_text.NotYamlError) as error:
+        line = getattr(error, "line", 0)
+        raise SiteError(f"{file}{f':{line}' if line else ''}: {error}") from error
+    if not isinstance(config, Mapping):
+        raise SiteError(f"{file}: is not a map of names to values")
+    for name in ("site_name", "site_url"):
+        if not isinstance(config.get(name), str):
+            raise SiteError(f"{file}: {name} is {config.get(name)!r}, a text is needed")
+    extra = config.get("extra")
+    if not isinstance(extra, Mapping) or not isinstance(extra.get("repository"), str):
+        raise SiteError(f"{file}: extra has no `repository`, the address of the source code")
+    return config
+
+
 def _parts(config: Mapping[str, Any], file: Path) -> tuple[Part, ...]:
+    nav = config.get("nav") or []
+    if not isinstance(nav, list):
+        raise SiteError(f"{file}: nav is {nav!r}, a list is needed")
     parts: list[Part] = []
-    for entry in config.get("nav") or ():
+    for entry in nav:
         if isinstance(entry, str):
             parts.append(Part("", (entry,)))
             continue
+        if not isinstance(entry, Mapping) or len(entry) != 1:
+            raise SiteError(f"{file}: nav has {entry!r}: give a path, or one title with a list of paths")
         ((title, below),) = entry.items()
         if not isinstance(below, list) or not all(isinstance(path, str) for path in below):
             raise SiteError(f"{file}: nav of {title!r} must be a list of paths; titles stand in the pages")
-        parts.append(Part(title, tuple(below)))
+        parts.append(Part(str(title), tuple(below)))
+    for path in (path for part in parts for path in part.paths):
+        if not path.endswith(".md") or posixpath.normpath(path) != path or path.startswith(("/", "../")):
+            raise SiteError(f"{file}: nav has {path!r}, the path of a .md file below handbook/ is needed")
     return tuple(parts)
 
 
@@ -182,9 +207,12 @@ def _read_page(root: Path, path: str, part: str) -> tuple[Page | None, list[Prob
     if not file.is_file():
         return None, [Problem("mkdocs.yml", 0, f"nav names {path}, but there is no {shown}")]
     try:
-        text = file.read_text(encoding="utf-8")
+        text = file.read_text(encoding="utf-8-sig")  # some editors begin a file with a byte-order mark
     except UnicodeDecodeError as error:
         return None, [Problem(shown, 0, f"is not UTF-8 at byte {error.start}: save it as UTF-8")]
+    if found := _UNSEEN.search(text):
+        line = text.count("\n", 0, found.start()) + 1
+        return None, [Problem(shown, line, f"has the control character U+{ord(found[0]):04X}: remove it")]
     meta, problems = frontmatter.parse(text, shown, home=path == HOME)
     if meta is None:
         return None, problems

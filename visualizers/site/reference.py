@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from visualizers.site import yaml_text
 from visualizers.site.errors import Problem, shown_path
 
 KINDS = ("paper", "docs", "code", "blog", "datasheet", "config")
@@ -100,11 +99,16 @@ def read_glossary(file: Path, root: Path) -> tuple[tuple[Term, ...], list[Proble
         name = entry.get("term", f"entry {position}") if isinstance(entry, dict) else f"entry {position}"
         line = _line_of(lines, f"- term: {name}")
         found = _entry_problems(entry, {"term": str, "definition": str, "page": str}, {"aliases": list})
+        if not found and not all(isinstance(form, str) and form.strip() for form in entry.get("aliases") or ()):
+            found = [f"`aliases` is {entry['aliases']!r}: give a list of texts"]
         if not found:
             forms = [entry["term"], *(entry.get("aliases") or ())]
             found = [f"{form!r} is already a form of {seen[form]!r}" for form in forms if form in seen]
             seen |= dict.fromkeys(forms, entry["term"])
-            terms.append(Term(entry["term"], tuple(forms[1:]), entry["definition"].strip(), entry["page"], line))
+            term = Term(entry["term"], tuple(forms[1:]), entry["definition"].strip(), entry["page"], line)
+            if not term.anchor or term.anchor in (other.anchor for other in terms):
+                found.append(f"its anchor is {term.anchor!r}, which must be its own: use other letters of a to z")
+            terms.append(term)
         problems += [Problem(shown, line, f"{name}: {message}") for message in found]
     return tuple(terms), problems
 
@@ -115,11 +119,9 @@ def _load(file: Path, shown: str) -> tuple[Any, list[str], list[Problem]]:
     except (OSError, UnicodeDecodeError) as error:
         return None, [], [Problem(shown, 0, f"cannot be read: {error}")]
     try:
-        return yaml.safe_load(text), text.split("\n"), []
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        message = f"is not YAML: {getattr(error, 'problem', error)}"
-        return None, [], [Problem(shown, mark.line + 1 if mark else 1, message)]
+        return yaml_text.load(text), text.split("\n"), []
+    except yaml_text.NotYamlError as error:
+        return None, [], [Problem(shown, error.line, str(error))]
 
 
 def _line_of(lines: list[str], start: str) -> int:
@@ -134,6 +136,6 @@ def _entry_problems(entry: Any, required: Mapping[str, type], optional: Mapping[
         expected = required.get(name) or optional.get(name)
         if expected is None:
             found.append(f"has an unknown field `{name}`: known are {', '.join((*required, *optional))}")
-        elif not isinstance(value, expected) or value == "":
+        elif not isinstance(value, expected) or isinstance(value, bool) or value == "":
             found.append(f"`{name}` is {value!r}: give a {expected.__name__}")
     return found

@@ -77,7 +77,7 @@ class _Renderer:
         self._context = context
         self._linker = Linker(context.project.glossary, self._term)
         self._problems: list[Problem] = []
-        self._figures_seen: set[str] = set()
+        self._figures_seen: list[blocks.FigureBlock] = []
 
     def pieces(self) -> Iterator[str]:
         for token in self._page.tokens:
@@ -111,7 +111,8 @@ class _Renderer:
         return token.raw
 
     def _figure(self, token: Token) -> str:
-        block = blocks.parse(token)
+        block = blocks.parse(token, self._figures_seen)
+        self._figures_seen.append(block)
         html = self._context.figures.html(block.name, block.state, relative("", self._page.url))
         # The generators' HTML block ends at a blank line unless a block element encloses it.
         return f'\n<div class="hb-figure-slot" data-search-exclude>\n{html.strip()}\n</div>\n\n'

@@ -10,6 +10,7 @@ import asyncio
 import errno
 import os
 import re
+import signal
 import socket
 import sys
 from argparse import Namespace
@@ -179,6 +180,12 @@ async def _serve(app: ASGIApp, listener: socket.socket, watcher: Watcher, addres
             await asyncio.sleep(0.02)
         print("Notebooks run on this machine, not in the browser: `handbook build` makes the site where they can")
         print(f"Serving on {address} with live notebooks on this machine (Ctrl-C ends it)", flush=True)
+
+    def hang_up() -> None:  # the terminal was closed; uvicorn knows the other signals
+        server.should_exit = True
+
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, hang_up)
 
     def ended(task: asyncio.Task[None]) -> None:
         if task.cancelled() or task.exception() is None:

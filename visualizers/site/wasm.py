@@ -7,13 +7,13 @@ build's last line and for the reader who asks for the live level (``live.json``)
 from __future__ import annotations
 
 import hashlib
+import http.client
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
-import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -101,7 +101,7 @@ def export(
         write(staging / STATUS, json.dumps(status))
         write(staging / DIGEST, digest)
         _require_pages(staging, found)
-        shutil.rmtree(out, ignore_errors=True)
+        _clear(out)
         staging.rename(out)
     except _BundleError as error:
         return _off(out, str(error))
@@ -117,8 +117,8 @@ def unreachable(indexes: Indexes) -> str:
         try:
             with urllib.request.urlopen(url, timeout=PROBE_TIMEOUT_S):  # noqa: S310 - http or https, by the caller
                 pass
-        except (OSError, ValueError, urllib.error.URLError) as error:
-            reason = getattr(error, "reason", error)
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            reason = str(getattr(error, "reason", error)) or type(error).__name__
             return (
                 f"{url} cannot be reached ({reason}): name mirrors in HANDBOOK_PYODIDE_INDEX_URL and "
                 "HANDBOOK_PYPI_INDEX_URL, or build where the network is"
@@ -126,8 +126,13 @@ def unreachable(indexes: Indexes) -> str:
     return ""
 
 
-def _off(out: Path, reason: str) -> ExportResult:
+def _clear(out: Path) -> None:
+    (out / DIGEST).unlink(missing_ok=True)  # first: an interrupted removal must not pass for an export
     shutil.rmtree(out, ignore_errors=True)
+
+
+def _off(out: Path, reason: str) -> ExportResult:
+    _clear(out)
     write(out / STATUS, json.dumps({"wasm": False, "reason": reason}))
     return ExportResult(False, reason)
 

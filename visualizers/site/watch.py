@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 from typing import Protocol
 
@@ -15,7 +15,9 @@ from visualizers.site.events import Events
 
 DEBOUNCE_MS = 120  # editors write a file in several steps
 CODE = ("minillm/", "visualizers/")  # the running process: a change needs a new one
-WATCHED = ("handbook", "notebooks", "mkdocs.yml", *CODE)
+FOLDERS = ("handbook", "notebooks", "minillm", "visualizers")
+_BELOW = tuple(f"{folder}/" for folder in FOLDERS)
+_ENTRIES = ("mkdocs.yml", *FOLDERS)
 
 
 class Rebuilds(Protocol):
@@ -33,15 +35,53 @@ class Watcher:
         self._root, self._out, self._builder, self._events = root, out, builder, events
 
     async def run(self) -> None:
-        paths = [self._root / name for name in WATCHED if (self._root / name).exists()]
-        async for changes in awatch(*paths, debounce=DEBOUNCE_MS, step=30):
-            changed = sorted({self._shown(path) for _, path in changes})
+        async for changed in self._changes():
             if any(path.startswith(CODE) and path.endswith(".py") for path in changed):
                 if self._compiles(changed):
                     print(f"{', '.join(changed)}: starting anew with the new code")
                     return
                 continue
             await self._rebuild(changed)
+
+    async def _changes(self) -> AsyncIterator[list[str]]:
+        """What changed, relative to the root, time after time.
+
+        The root is watched for its own entries, since an editor replaces ``mkdocs.yml`` by another file
+        and a change of branch a folder by another folder, which a watch of the first would not see.
+        """
+        found: asyncio.Queue[list[str]] = asyncio.Queue()
+
+        async def follow(paths: list[Path], *, recursive: bool) -> None:
+            if not paths:
+                await asyncio.Event().wait()  # until one comes
+            async for changes in awatch(*paths, debounce=DEBOUNCE_MS, step=30, recursive=recursive):
+                shown = sorted({self._shown(path) for _, path in changes})
+                if changed := [path for path in shown if path.startswith(_BELOW) or path in _ENTRIES]:
+                    await found.put(changed)
+
+        def below() -> asyncio.Task[None]:
+            folders = [self._root / name for name in FOLDERS if (self._root / name).is_dir()]
+            return asyncio.create_task(follow(folders, recursive=True))
+
+        tasks = [asyncio.create_task(follow([self._root], recursive=False)), below()]
+        try:
+            while True:
+                news = asyncio.create_task(found.get())
+                await asyncio.wait([news, *tasks], return_when=asyncio.FIRST_COMPLETED)
+                if not news.done():
+                    news.cancel()
+                    for task in tasks:
+                        if task.done():
+                            task.result()  # raises why edits are no longer seen
+                    return
+                changed = news.result()
+                if any(path in FOLDERS for path in changed):
+                    tasks[1].cancel()
+                    tasks[1] = below()
+                yield changed
+        finally:
+            for task in tasks:
+                task.cancel()
 
     async def _rebuild(self, changed: list[str]) -> None:
         started = time.perf_counter()
