@@ -154,7 +154,7 @@ def audit_state(engine: Engine, replay: Replay) -> None:
     """Between steps: structures agree with each other and with the replay; the index names written blocks only."""
     engine.check()
     for request in engine.requests.values():
-        at_rest = request.num_computed == request.num_in_flight == 0
+        at_rest = request.num_in_flight == 0 and (request.num_computed == 0) == (request.status is not Status.SWAPPED)
         assert request.status is Status.RUNNING or at_rest or request.is_finished
     if engine.config.prefix_caching:
         for request in engine.scheduler.running:
@@ -177,7 +177,8 @@ def audit_replay(engine: Engine, replay: Replay) -> None:
     assert {block for block, cached in enumerate(replay.cached) if cached} == set(kv.index.blocks())
     assert replay.waiting == {r.request_id for r in requests if r.status is Status.WAITING}
     assert replay.running == {r.request_id for r in requests if r.status is Status.RUNNING}
-    for name in replay.running:
+    assert replay.host_tables.keys() == {r.request_id for r in requests if r.status is Status.SWAPPED}
+    for name in [*replay.running, *replay.host_tables]:
         request = engine.requests[name]
         assert replay.computed[name] == request.num_computed + request.num_in_flight
     for request in requests:
@@ -260,7 +261,11 @@ def audit_planning(engine: Engine, model: AuditedModel) -> None:
 
     def audited_schedule(*arguments: Any) -> Any:
         preempted.clear()
+        num_events = len(engine.trace.events)
         step = schedule(*arguments)
+        kinds = [event.kind for event in engine.trace.events[num_events:]]
+        if "preempt" in kinds:
+            assert "swap_in" not in kinds[kinds.index("preempt") :], "row 28: swapped in by a step that preempted"
         if step is not None:
             audit_plan(engine, step.plan, plans[-1] if plans else None)
             pool, index = engine.kv.pool, engine.kv.index
@@ -273,7 +278,8 @@ def audit_planning(engine: Engine, model: AuditedModel) -> None:
         if request not in admitted_with:
             assert request is first, f"I24: {request.request_id} is admitted, {first.request_id} is first"
             admitted_with[:] = together(request)
-        assert all(order.outranks(request, r) for r in preempted), "row 28: admitted after a preemption"
+        away = [*preempted, *scheduler.swapped.requests()]
+        assert all(order.outranks(request, r) for r in away), "row 28: admitted while someone is preempted or swapped"
         return admit(request, *rest)
 
     def audited_preempt(request: Request, *rest: Any) -> Any:
@@ -410,8 +416,11 @@ def random_case(rng: random.Random) -> Case:
     chunked = rng.random() < 0.8
     max_model_len = rng.choice([6, 9, 14])
     block_size = rng.choice([1, 2, 3])
+    num_host_blocks = rng.choice([0, 0, 2, 5, 20])
     config = EngineConfig(
         block_size=block_size,
+        num_host_blocks=num_host_blocks,
+        preemption="swap" if num_host_blocks else "recompute",
         # From one too few for the longest request to room for about two of them.
         num_blocks=(max_model_len - 1) // block_size + 1 + rng.randint(0, max_model_len // block_size),
         max_batch_tokens=rng.randint(1, 9) if chunked else max_model_len + rng.randint(0, 5),

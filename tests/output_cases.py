@@ -22,7 +22,7 @@ def beams(width: int, **fields: Any) -> SamplingParams:
 def random_case(rng: random.Random) -> Case:
     """Searches and samples that hardly fit, so that they preempt each other."""
     block_size, width, longest = rng.choice([1, 2, 3]), rng.choice([2, 2, 3]), rng.randint(2, 6)
-    prompt = rng.randint(1, 4)
+    prompt, num_host_blocks = rng.randint(1, 4), rng.choice([0, 0, 4, 40])
     config = EngineConfig(
         block_size=block_size,
         num_blocks=width * -(-(prompt + longest - 1) // block_size) + 1 + rng.randint(0, 3),
@@ -33,6 +33,8 @@ def random_case(rng: random.Random) -> Case:
         order=rng.choice(["fcfs", "priority", "shortest", "fair", "deadline"]),
         policy=rng.choice(["continuous", "continuous", "continuous", "static", "dynamic"]),
         overlap=rng.choice([0, 0, 1, 2]),
+        preemption="swap" if num_host_blocks else "recompute",
+        num_host_blocks=num_host_blocks,
     )
 
     def job() -> Job:

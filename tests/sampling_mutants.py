@@ -35,6 +35,7 @@ DRAW_MUTANTS: dict[str, list[Edit]] = {
 
 # Killed by workloads of searches and samples that hardly fit.
 OUTPUT_MUTANTS: dict[str, list[Edit]] = {
+    "beams swapped one by one": [Edit(Scheduler, "_swaps", "and not is_beam", "")],
     "beams preempted apart": [Edit(Scheduler, "_preempt", "together(request)", "[request]")],
     "beams admitted apart": [Edit(Scheduler, "_admit_waiting", "together(request)", "[request]")],
     "room for the first beam alone": [

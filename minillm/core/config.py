@@ -10,6 +10,7 @@ from minillm.core.eviction import EvictionName
 
 IndexName = Literal["hash", "radix"]
 PolicyName = Literal["static", "dynamic", "continuous"]
+PreemptionName = Literal["recompute", "swap"]
 OrderName = Literal["fcfs", "priority", "shortest", "fair", "deadline"]
 
 
@@ -20,6 +21,7 @@ class EngineConfig:
     block_size: int = 16  # tokens in a KV block
     num_blocks: int | None = None  # KV blocks, the null block 0 included; None asks the backend
     num_host_blocks: int = 0  # blocks in host memory that preempted requests can be swapped to
+    preemption: PreemptionName = "recompute"  # what becomes of a preempted request's K/V: see `minillm.core.scheduler`
     max_batch_tokens: int = 2048  # token budget of one step
     max_running_requests: int = 64  # batch size of the static and dynamic policies as well
     max_model_len: int | None = None  # prompt and output of one request; None takes the model's limit
@@ -60,6 +62,12 @@ class EngineConfig:
         for name in ("max_waiting_requests", "max_waiting_tokens"):
             if getattr(self, name) is not None:
                 _check_int(name, getattr(self, name), 1)
+        _check_choice("preemption", self.preemption, get_args(PreemptionName))
+        if (self.preemption == "swap") != (self.num_host_blocks > 0):
+            raise ValueError(
+                f"preemption is {self.preemption!r} with {self.num_host_blocks:,} num_host_blocks: "
+                f"'swap' needs some, 'recompute' uses none"
+            )
         _check_choice("policy", self.policy, get_args(PolicyName))
         _check_choice("order", self.order, get_args(OrderName))
         _check_choice("prefix_index", self.prefix_index, get_args(IndexName))

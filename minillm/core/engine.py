@@ -341,7 +341,8 @@ class Engine:
             if idle_steps > 2:  # one is legal: a step in which everyone was preempted
                 raise EngineError(
                     f"{self._num_unfinished} requests cannot go on: {self.kv.pool.num_free} blocks are free, "
-                    f"{len(self.scheduler.running)} requests run, {self.scheduler.waiting.num_requests} wait"
+                    f"{len(self.scheduler.running)} requests run, {self.scheduler.waiting.num_requests} wait, "
+                    f"{self.scheduler.swapped.num_requests} are swapped out"
                 )
 
     def plan_step(self) -> Step | None:
@@ -466,6 +467,9 @@ class Engine:
         """Raise ``EngineError`` or ``PoolError`` unless requests, tables, index and pool agree. Between steps."""
         self.kv.check()
         running = self.scheduler.running
+        swapped = self.scheduler.swapped.requests()
+        if len(swapped) != self.scheduler.swapped.num_requests or not all(map(self.kv.is_swapped, swapped)):
+            raise EngineError(f"{len(swapped)} requests are swapped out, the queue counts them otherwise")
         if set(self.kv.tables) != {request.request_id for request in running}:
             raise EngineError(f"tables of {sorted(self.kv.tables)}, but {len(running)} requests run")
         for request in running:

@@ -28,6 +28,7 @@ class RequestMetrics:
     drafted_tokens: int
     accepted_tokens: int  # of the drafted ones
     preemptions: int
+    swaps: int  # preemptions that kept the K/V on the host
     queue_s: float | None  # arrival to first admission
     ttft_s: float | None
     itl_s: tuple[float, ...]  # output_steps - 1 gaps
@@ -56,6 +57,7 @@ def request_metrics(request: Request) -> RequestMetrics:
         drafted_tokens=drafts.num_drafted if drafts is not None else 0,
         accepted_tokens=drafts.num_accepted if drafts is not None else 0,
         preemptions=request.num_preemptions,
+        swaps=request.num_swaps,
         queue_s=None if request.admitted_s is None else request.admitted_s - request.arrival_s,
         ttft_s=ttft_s,
         itl_s=tuple(b - a for a, b in pairwise(chunk_times)),

@@ -33,6 +33,7 @@ class Status(Enum):
     PENDING = "pending"  # its arrival time has not come, or it waits for another member of its group
     WAITING = "waiting"  # queued, new or preempted: holds no block
     RUNNING = "running"
+    SWAPPED = "swapped"  # preempted, with its K/V on the host: holds no block of the device
     FINISHED = "finished"
 
 
@@ -98,6 +99,7 @@ class Request:
 
     num_cached: int = 0  # prompt tokens found in the prefix cache when first admitted
     num_preemptions: int = 0
+    num_swaps: int = 0  # how many of the preemptions kept its K/V on the host
     draft_counts: DraftCounts | None = None  # None while nothing was drafted
     admitted_s: float | None = None  # first time only
     finished_s: float | None = None

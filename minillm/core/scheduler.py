@@ -3,8 +3,10 @@
 A request has tokens known and tokens computed; a step closes part of the gap under one token budget.
 Decodes come first, so none is held up by a prompt; then prompts that are half read; what is left of the
 budget goes to waiting requests. A running request that finds no block preempts the one that the order
-ranks last, which later computes its tokens again. A step that preempted admits nobody: the room it made
-is spoken for. The one exception is a request that outranks everybody preempted, and for which it was done.
+ranks last, which later computes its tokens again or, with swapping, finds its K/V on the host; where the
+host is full, it computes, too. A step that preempted admits nobody: the room it made is spoken for. Neither
+does a step that leaves someone swapped out, for they come back first. The one exception is a request that
+outranks everybody preempted or swapped out.
 """
 
 from __future__ import annotations
@@ -85,7 +87,8 @@ class Scheduler:
         speculator: Speculator | None = None,
     ) -> None:
         self.running: list[Request] = []  # in order of admission
-        self.waiting = WaitingQueue(order)
+        self.waiting = WaitingQueue(order)  # new, or preempted with nothing computed
+        self.swapped = WaitingQueue(order)
         self.num_preemptions = 0
         self.num_admitted_tokens = 0  # known to the requests when they were admitted, summed up
         self._config = config
@@ -125,6 +128,8 @@ class Scheduler:
     def _take_out(self, request: Request, status: Status) -> None:
         if request.status is Status.WAITING:
             self.waiting.remove(request)
+        elif request.status is Status.SWAPPED:
+            self.swapped.remove(request)
         elif request.status is Status.RUNNING:
             self.running.remove(request)
         request.status = status
@@ -141,6 +146,7 @@ class Scheduler:
         self._order.on_step(now_s, self.running)
         draft = _Draft(StepPlan(step, self._kv.block_size), self._config.max_batch_tokens)
         self._schedule_others(self._schedule_decodes(draft), draft)
+        self._swap_in(draft)
         self._admit_waiting(draft, now_s, more_to_come)
         if not draft.decodes and not draft.parts:
             return None
@@ -158,8 +164,10 @@ class Scheduler:
         """
         plan, size = draft.plan, self._kv.block_size
         tables, ref_counts = self._kv.block_tables, self._kv.pool.ref_counts
-        drafts, others = self._speculator is not None, []
+        running, drafts, others = Status.RUNNING, self._speculator is not None, []
         for request in self.running.copy():
+            if request.status is not running:  # preempted for an earlier one
+                continue
             start = request.num_computed + request.num_in_flight
             gap = len(request.token_ids) - start
             if gap > 1 or not request.is_plain or drafts:
@@ -171,8 +179,7 @@ class Scheduler:
                 continue
             offset = start % size
             needs_room = offset == 0 or ref_counts[tables[request.request_id].blocks[-1]] > 1
-            # Who was preempted in this loop has no token computed, so it would start a block, too.
-            if needs_room and (request.status is not Status.RUNNING or not self._make_room(request, start + 1, draft)):
+            if needs_room and not self._make_room(request, start + 1, draft):
                 continue
             table = tables[request.request_id].blocks
             request.num_in_flight += 1
@@ -208,11 +215,27 @@ class Scheduler:
                 return False
         return True
 
+    def _swap_in(self, draft: _Draft) -> None:
+        """Bring back those whose K/V is on the host, as room allows, but not in a step that preempted."""
+        while (request := self.swapped.first()) is not None and not draft.preempted:
+            num_tokens = self._chunk(request, request.num_known - request.num_computed, draft.budget)
+            if not num_tokens or not self._has_place(request, 1, 0) or not self._kv.swap_in(request):
+                return
+            self.swapped.remove(request)
+            request.status = Status.RUNNING
+            self.running.append(request)
+            self._policy.on_admit()
+            self._kv.reserve(request, request.num_computed + num_tokens)  # swap_in made sure of the room
+            self._take(request, num_tokens, draft)
+
     def _admit_waiting(self, draft: _Draft, now_s: float, more_to_come: bool) -> None:
         quota = self._policy.admissible(self._view(now_s, more_to_come))
         while quota > 0:
             request = self.waiting.first()
             if request is None:
+                return
+            first_swapped = self.swapped.first()
+            if first_swapped is not None and not self._order.outranks(request, first_swapped):
                 return
             # The hits come before the budget: tokens found in the cache cost none of it.
             hits = [(one, self._kv.lookup(one)) for one in together(request)]
@@ -303,7 +326,7 @@ class Scheduler:
             self._preempt_one(one, draft)
 
     def _preempt_one(self, request: Request, draft: _Draft) -> None:
-        """With nothing computed; what it was given of this step is undone."""
+        """What it was given of this step is undone; what was computed before is swapped out or lost."""
         self._trace.emit("preempt", request.request_id, computed=request.num_computed)
         draft.budget += self._tokens_given(request, draft)
         draft.parts.pop(request.request_id, None)
@@ -313,13 +336,24 @@ class Scheduler:
                 del column[row]
         draft.preempted.append(request)
         self.running.remove(request)
-        self._kv.release(request)
-        request.num_computed = request.num_in_flight = 0
+        request.num_in_flight = 0
         request.epoch += 1
         request.num_preemptions += 1
         self.num_preemptions += 1
         self._policy.on_preempt()
-        self.add(request)
+        if self._swaps(request) and self._kv.swap_out(request):
+            request.num_swaps += 1
+            request.status = Status.SWAPPED
+            self.swapped.push(request)
+        else:
+            self._kv.release(request)
+            request.num_computed = 0
+            self.add(request)
+
+    def _swaps(self, request: Request) -> bool:
+        """Beams are not swapped, for they can only come back together."""
+        is_beam = request.group is not None and request.group.beams is not None
+        return self._config.preemption == "swap" and request.num_computed > 0 and not is_beam
 
     def _view(self, now_s: float, more_to_come: bool) -> QueueView:
         return QueueView(now_s, self.waiting.num_requests, len(self.running), more_to_come)

@@ -157,9 +157,11 @@ class Replay:
                     self.holders[block].remove(request_id)
             case "swap_out":
                 self.host_tables[request_id] = list(event.blocks)
+                self.waiting.discard(request_id)
                 self.computed[request_id] = event.computed
             case "swap_in":
                 del self.host_tables[request_id]
+                self.running.add(request_id)
                 self.tables[request_id] = list(event.blocks)
                 for block in event.blocks:
                     self.holders[block].append(request_id)

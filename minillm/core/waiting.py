@@ -18,15 +18,16 @@ from minillm.core.request import Request, Status
 class _Entry(NamedTuple):
     rank: Rank
     epoch: int  # the request's when it was queued: it may have left, run, and be queued again since
+    status: Status  # that it has as long as it is in this queue
     request: Request
 
     @property
     def waits(self) -> bool:
-        return self.request.status is Status.WAITING and self.request.epoch == self.epoch
+        return self.request.status is self.status and self.request.epoch == self.epoch
 
 
 class WaitingQueue:
-    """New and preempted requests in the order's order."""
+    """Requests that do not run, in the order's order."""
 
     def __init__(self, order: FirstComeOrder) -> None:
         self.num_requests = 0
@@ -39,7 +40,7 @@ class WaitingQueue:
         self._last_lane = ""  # of the request that left last, to lift who comes to an empty queue
 
     def push(self, request: Request) -> None:
-        """Queue a request; it must be ``WAITING``."""
+        """Queue a request, under the status that it has."""
         lane = self._order.lane(request)
         if not request.num_preemptions and not self._waits_in(lane):
             first = self.first()
@@ -47,7 +48,7 @@ class WaitingQueue:
             self._order.on_lane(lane, self._order.lane_rank(floor_lane))
         self.num_requests += 1
         self.num_tokens += request.num_known
-        self._file(_Entry(self._order.rank(request), request.epoch, request))
+        self._file(_Entry(self._order.rank(request), request.epoch, request.status, request))
 
     def first(self) -> Request | None:
         """Who is next."""
@@ -106,4 +107,4 @@ class WaitingQueue:
         waiting = [request for request in self.requests() if request is not leaving]
         self._lanes, self._turns, self._num_entries = {}, [], 0
         for request in waiting:
-            self._file(_Entry(self._order.rank(request), request.epoch, request))
+            self._file(_Entry(self._order.rank(request), request.epoch, request.status, request))

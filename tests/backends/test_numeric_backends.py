@@ -302,6 +302,9 @@ CONFIGS = {
     "block of one": EngineConfig(block_size=1, num_blocks=300, debug_checks=True),
     "chunks of three": EngineConfig(block_size=3, num_blocks=80, max_batch_tokens=3, debug_checks=True),
     "preempting": EngineConfig(block_size=2, num_blocks=24, max_batch_tokens=16, debug_checks=True),
+    "swapping": EngineConfig(
+        block_size=2, num_blocks=24, max_batch_tokens=16, debug_checks=True, preemption="swap", num_host_blocks=40
+    ),
     "overlapped": EngineConfig(block_size=3, num_blocks=80, max_batch_tokens=16, debug_checks=True, overlap=1),
     "one by one": EngineConfig(block_size=4, num_blocks=40, max_running_requests=1, debug_checks=True),
 }
@@ -317,7 +320,8 @@ def test_ids_do_not_depend_on_how_they_were_scheduled(
     ids, metrics = generate(model, name, PROMPTS, CONFIGS[case], MODES[mode])
     assert ids == alone[mode]
     # The case is what its name says.
-    assert (metrics.preemptions > 0) == (case == "preempting")
+    assert (metrics.preemptions > 0) == (case in ("preempting", "swapping"))
+    assert (sum(r.swaps for r in metrics.requests) > 0) == (case == "swapping")
     if case in ("one by one", "chunks of three"):
         assert metrics.prefix_hit_rate > 0.2
 

@@ -61,8 +61,11 @@ def jobs(draw: st.DrawFn) -> Job:
 def cases(draw: st.DrawFn) -> Case:
     block_size = draw(st.integers(1, 3))
     chunked = draw(st.booleans())
+    num_host_blocks = draw(st.sampled_from([0, 3, 20]))
     config = EngineConfig(
         block_size=block_size,
+        num_host_blocks=num_host_blocks,
+        preemption="swap" if num_host_blocks else "recompute",
         num_blocks=draw(st.integers(11 // block_size + 1, 11 // block_size + 8)),
         max_batch_tokens=draw(st.integers(1, 8)) if chunked else draw(st.integers(12, 16)),
         max_running_requests=draw(st.integers(1, 4)),
@@ -110,7 +113,7 @@ def test_the_random_workloads_reach_what_they_are_for() -> None:
     kinds = {e.kind for o in outcomes for e in o.engine.trace.events}
     assert kinds == {
         *("arrive", "hit", "admit", "evict", "allocate", "schedule", "draft", "verify", "index", "token"),
-        *("preempt", "free", "finish", "error", "fork", "copy", "retire"),
+        *("preempt", "free", "finish", "error", "fork", "copy", "retire", "swap_out", "swap_in", "host_free"),
     }
     assert sum(len(o.model.moved) for o in outcomes) > 5, "no accepted path of a tree had to be brought together"
 
@@ -139,6 +142,8 @@ def test_i26_ids_depend_on_no_setting(work: list[Job]) -> None:
         {"max_running_requests": 1},
         {"chunk_size": 2},
         {"overlap": 1},
+        {"block_size": 1, "num_blocks": 14, "preemption": "swap", "num_host_blocks": 9},
+        {"block_size": 2, "num_blocks": 8, "preemption": "swap", "num_host_blocks": 9, "overlap": 1},
         {"overlap": 2, "block_size": 1, "num_blocks": 14, "prefix_caching": True},
         {"order": "priority", "block_size": 1, "num_blocks": 14},
         {"order": "shortest", "max_running_requests": 1},

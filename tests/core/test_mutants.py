@@ -62,12 +62,8 @@ MUTANTS: dict[str, list[Edit]] = {
     "revived blocks counted as free": [Edit(KVManager, "shortage", "pool.num_free - revived", "pool.num_free")],
     "part of a block indexed": [Edit(KVManager, "commit", "num_computed // self.block_size", "num_computed")],
     "released to the wrong count": [Edit(BlockPool, "release", "self.ref_counts[block] -= 1", "pass")],
-    "progress kept when preempted": [
-        Edit(Scheduler, "_preempt_one", "request.num_computed = request.num_in_flight = 0", "request.num_in_flight = 0")
-    ],
-    "tokens in flight kept when preempted": [
-        Edit(Scheduler, "_preempt_one", "request.num_computed = request.num_in_flight = 0", "request.num_computed = 0")
-    ],
+    "progress kept when preempted": [Edit(Scheduler, "_preempt_one", "request.num_computed = 0", "pass")],
+    "tokens in flight kept when preempted": [Edit(Scheduler, "_preempt_one", "request.num_in_flight = 0", "pass")],
     "epoch kept when preempted": [Edit(Scheduler, "_preempt_one", "request.epoch += 1", "pass")],
     "epoch kept when ended": [Edit(Scheduler, "_take_out", "request.epoch += 1", "pass")],
     "epoch kept when aborted": [Edit(Engine, "_end_when_it_lands", "request.epoch += 1", "pass")],
@@ -77,6 +73,17 @@ MUTANTS: dict[str, list[Edit]] = {
     "victim keeps its part": [Edit(Scheduler, "_preempt_one", "draft.parts.pop(request.request_id, None)", "pass")],
     "victim keeps its row": [Edit(Scheduler, "_preempt_one", "if request in draft.decodes", "if False")],
     "victim leaves its slot": [Edit(Scheduler, "_preempt_one", "draft.plan.positions, draft.plan.slots,", "")],
+    "swapped, it forgets what is computed": [
+        Edit(Scheduler, "_preempt_one", "request.num_swaps += 1", "request.num_computed = 0")
+    ],
+    "swapped although the host is full": [
+        Edit(Scheduler, "_preempt_one", "self._kv.swap_out(request)", "(self._kv.swap_out(request) or True)")
+    ],
+    "swapped in by a step that preempted": [Edit(Scheduler, "_swap_in", "and not draft.preempted", "")],
+    "swapped in and not told": [Edit(Scheduler, "_swap_in", "self.swapped.remove(request)", "pass")],
+    "admission while someone is swapped out": [
+        Edit(Scheduler, "_admit_waiting", "if first_swapped is not None and not", "if False and not")
+    ],
     "admission after preemption": [Edit(Scheduler, "_admit_waiting", "if not all(", "if False and all(")],
     "oldest preempted first": [Edit(Scheduler, "_make_room", "max(self.running", "min(self.running")],
     "preempting itself, it runs all the same": [
