@@ -11,6 +11,8 @@ from minillm.backends.base import Capacity
 from minillm.backends.hash_model import HashModel
 from minillm.core.sampling import uniform
 from minillm.core.speculate.draft import NO_DRAFT, Ask, Draft, Drafter
+from minillm.core.speculate.draft_model import DraftModel
+from minillm.core.speculate.draft_tree import DraftTree
 from minillm.core.speculate.ngram import NgramDrafter
 from minillm.core.speculate.suffix import SuffixDrafter
 
@@ -140,6 +142,42 @@ class FromQ(Base):
         return Draft(tokens, None, rows if ask.wants_probabilities else None)
 
 
+class Near(HashModel):
+    """Agrees with the hash model of the same size about most prefixes."""
+
+    def _logits(self, digest: int) -> list[float]:
+        logits = super()._logits(digest)
+        return logits[1:] + logits[:1] if digest % 5 == 0 else logits
+
+
+class Audited:
+    """I29: whatever was accepted, rejected, preempted or left out: what a draft model takes for cached is so."""
+
+    def propose(self, asks: Sequence[Ask]) -> list[Draft]:
+        for ask in asks:
+            num_cached, model = self.num_cached(ask), self.backend  # type: ignore[attr-defined]
+            if num_cached:
+                node = 0
+                for token_id in ask.request.token_ids[:num_cached]:
+                    node = model._ids[node, token_id]
+                slot = ask.blocks[(num_cached - 1) // model._block_size] * model._block_size
+                assert model._slots[slot + (num_cached - 1) % model._block_size] == node, "I29"
+        drafts: list[Draft] = super().propose(asks)  # type: ignore[misc]
+        return drafts
+
+
+class AuditedDraftModel(Audited, DraftModel):
+    pass
+
+
+class AuditedDraftTree(Audited, DraftTree):
+    pass
+
+
+def small(kind: type[HashModel] = HashModel, longest: int = 256) -> HashModel:
+    return kind(vocab_size=2, max_model_len=longest)
+
+
 DRAFTERS: dict[str, Callable[[], Drafter]] = {
     "silent": Base,
     "random chain": RandomChain,
@@ -152,5 +190,10 @@ DRAFTERS: dict[str, Callable[[], Drafter]] = {
     "from q": FromQ,
     "ngram": NgramDrafter,
     "suffix": SuffixDrafter,
+    "draft model": lambda: AuditedDraftModel(small()),
+    "near model": lambda: AuditedDraftModel(small(Near)),
+    "short model": lambda: AuditedDraftModel(small(Near, longest=7)),
+    "draft tree": lambda: AuditedDraftTree(small(), width=2),
+    "near tree": lambda: AuditedDraftTree(small(Near), width=2),
 }
-TREES = ("random tree", "hidden path")
+TREES = ("random tree", "hidden path", "draft tree", "near tree")

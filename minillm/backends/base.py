@@ -1,4 +1,4 @@
-"""The backend protocol: five methods, the whole seam between control plane and numerics."""
+"""The backend protocol: six methods, the whole seam between control plane and numerics."""
 
 import math
 from collections.abc import Callable, Sequence

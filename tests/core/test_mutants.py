@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import output_cases
@@ -32,6 +32,8 @@ from minillm.core.prefix import HashIndex
 from minillm.core.radix import RadixIndex
 from minillm.core.scheduler import Scheduler
 from minillm.core.speculate import rejection, speculator
+from minillm.core.speculate.draft_model import DraftModel
+from minillm.core.speculate.draft_tree import DraftTree
 from minillm.core.speculate.speculator import Speculator
 from minillm.core.swap import HostBlocks
 from minillm.core.tables import BlockCopies
@@ -246,6 +248,14 @@ SPECULATION_MUTANTS: dict[str, list[Edit]] = {
     "tree attended to as a chain": [Edit(Speculator, "extend", "plan.trees[len(plan.request_ids) - 1]", "_")],
 }  # fmt: skip
 
+# Killed by workloads on draft models.
+DRAFT_MODEL_MUTANTS: dict[str, list[Edit]] = {
+    "draft cache not rewound": [Edit(DraftModel, "num_cached", "ask.num_accepted)", "99 + ask.num_accepted)")],
+    "draft cache trusted after preemption": [Edit(DraftModel, "num_cached", "cached.epoch != request.epoch", "False")],
+    "branches taken for cached": [Edit(DraftTree, "propose", "0 if tree.tokens", "len(tree.run) if tree.tokens")],
+}  # fmt: skip
+MODELS = ("draft model", "near model", "draft tree", "near tree")
+
 # Killed by enumeration.
 RULE_MUTANTS: dict[str, list[Edit]] = {
     "residual not scaled": [Edit(rejection, "draw_against", "draw * mass", "draw")],
@@ -273,10 +283,10 @@ def test_the_fuzz_kills(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         fuzz(range(2000))
 
 
-def drafting_fuzz(seeds: range) -> None:
+def drafting_fuzz(seeds: range, drafters: Sequence[str] = tuple(DRAFTERS)) -> None:
     for seed in seeds:
         rng = random.Random(seed)
-        drive(replace(random_case(rng), drafter=rng.choice(list(DRAFTERS))))
+        drive(replace(random_case(rng), drafter=rng.choice(drafters)))
 
 
 @pytest.mark.parametrize("name", SPECULATION_MUTANTS)
@@ -285,6 +295,14 @@ def test_the_drafting_fuzz_kills(name: str, monkeypatch: pytest.MonkeyPatch) -> 
     mutate(monkeypatch, SPECULATION_MUTANTS[name])
     with pytest.raises((AssertionError, PoolError, EngineError, WrongReadError, IndexError)):
         drafting_fuzz(range(2000))
+
+
+@pytest.mark.parametrize("name", DRAFT_MODEL_MUTANTS)
+def test_the_fuzz_of_draft_models_kills(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    drafting_fuzz(range(10), MODELS)
+    mutate(monkeypatch, DRAFT_MODEL_MUTANTS[name])
+    with pytest.raises((AssertionError, PoolError, EngineError, WrongReadError, IndexError)):
+        drafting_fuzz(range(3000), MODELS)
 
 
 @pytest.mark.parametrize("name", RULE_MUTANTS)

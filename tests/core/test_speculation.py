@@ -11,7 +11,7 @@ from fractions import Fraction
 from itertools import product
 
 import pytest
-from adversaries import DRAFTERS, TREES, AlwaysRight, Base, Ends, FromQ, Knowing
+from adversaries import DRAFTERS, TREES, AlwaysRight, Base, Ends, FromQ, Knowing, Near
 from core_harness import AuditedModel, Case, Job, drive, make_engine, random_case, without
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,8 +20,11 @@ from minillm.backends.hash_model import HashModel
 from minillm.core.clock import VirtualClock
 from minillm.core.config import EngineConfig
 from minillm.core.engine import Engine, EngineError
-from minillm.core.sampling import SamplingParams
-from minillm.core.speculate.draft import Ask, Draft
+from minillm.core.plan import StepPlan, StepResult
+from minillm.core.sampling import SamplingParams, distribution
+from minillm.core.speculate.draft import Ask, Draft, DraftError
+from minillm.core.speculate.draft_model import DraftModel
+from minillm.core.speculate.draft_tree import DraftTree
 from minillm.core.speculate.rejection import draft_seed
 from minillm.core.speculate.speculator import Speculation
 
@@ -439,3 +442,125 @@ def test_the_drafters_numbers_are_the_targets_own_or_independent_of_them() -> No
         jobs = [Job((0, 1), params(5, 1.0, seed=7)), Job((1,), params(5, seed=9))]
         run(Records(), jobs, verification=verification)
     assert seeds == {"draw": {7, 9}, "rejection": {draft_seed(7), draft_seed(9)}}
+
+
+# --- a draft model -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("name", ["draft model", "draft tree"])
+def test_a_draft_model_equal_to_the_target_is_always_right(name: str, temperature: float) -> None:
+    """Sampled, too: it draws with the number that the target will draw with."""
+    engine, _ = run(DRAFTERS[name](), work(temperature), draft_tokens=4)  # type: ignore[arg-type]
+    metrics = engine.metrics()
+    assert metrics.acceptance_at[0] == 1.0
+    assert metrics.tokens_per_step > 2
+    if name == "draft model":
+        assert metrics.acceptance_rate == 1.0
+
+
+def test_a_draft_model_reads_each_token_once() -> None:
+    class Counting(HashModel):
+        num_tokens = 0
+
+        def run(self, plan: StepPlan) -> StepResult:
+            self.num_tokens += len(plan.token_ids)
+            return super().run(plan)
+
+    counting = Counting(vocab_size=2)
+    engine, _ = run(DraftModel(counting), [Job((0, 1, 1), params(14))], draft_tokens=3)  # type: ignore[arg-type]
+    request = engine.requests["j0"]
+    assert request.chunk_sizes == [1, 4, 4, 4, 1]
+    # 12 tokens were known when it was last asked, and of the 3 that it drafted then the last was not read.
+    assert counting.num_tokens == 12 + 2
+
+
+def test_a_draft_model_trusts_no_block_that_was_exchanged() -> None:
+    drafter = DraftModel(HashModel(vocab_size=2))
+    engine, _ = make_engine(EngineConfig(block_size=2, num_blocks=64), speculation=Speculation(drafter))
+    request = engine.add_request((0, 1, 1, 0, 1), params(9))
+    engine.step()
+    blocks = list(range(10, 20))
+    drafter.propose([Ask(request, 3, 3, blocks, 0)])
+    known = request.num_known
+    assert drafter.num_cached(Ask(request, 3, 3, blocks, 0)) == known
+    request.token_ids += [0, 0, 0]
+    assert drafter.num_cached(Ask(request, 3, 3, blocks, 0, num_accepted=1)) == known + 1
+    assert drafter.num_cached(Ask(request, 3, 3, blocks, 0, num_accepted=3)) == known + 2  # the third was not run
+    assert drafter.num_cached(Ask(request, 3, 3, [10, 30, *blocks[2:]], 0, num_accepted=1)) == 2
+    request.epoch += 1
+    assert drafter.num_cached(Ask(request, 3, 3, blocks, 0, num_accepted=1)) == 0
+
+
+def test_drafts_of_a_model_with_a_shorter_limit_end_there() -> None:
+    speculation = Speculation(DraftModel(HashModel(vocab_size=2, max_model_len=6)), 3)
+    engine, _ = make_engine(ROOMY, speculation=speculation)
+    request = engine.add_request((0, 1, 1), params(9))
+    list(engine.run())
+    assert request.num_known == 12
+    # A drafted token may stand at position 6, for it is not run itself.
+    assert request.chunk_sizes == [1, 4, *[1] * 4]
+
+
+def test_a_draft_model_of_another_vocabulary_is_refused() -> None:
+    with pytest.raises(DraftError, match="the draft model has 3 token ids, the target 2"):
+        make_engine(ROOMY, speculation=Speculation(DraftModel(HashModel(vocab_size=3))))
+    with pytest.raises(ValueError, match="width is 0"):
+        DraftTree(HashModel(), width=0)
+
+
+def test_the_cost_of_a_drafted_token_is_the_share_of_weights() -> None:
+    drafter = DraftModel(HashModel(vocab_size=2, weight_bytes=200_000))
+    make_engine(ROOMY, speculation=Speculation(drafter))
+    assert drafter.cost_ratio == 0.2
+
+
+def test_by_rejection_a_draft_models_own_distribution_is_used() -> None:
+    """Chi-square of the second token over 3,000 seeds; chance of a false alarm under 1 in 10,000."""
+    target, near = HashModel(vocab_size=5), Near(vocab_size=5)
+    request_params = params(3, 2.5)
+    speculation = Speculation(DraftModel(near), 2, verification="rejection")
+    engine = Engine(target, EngineConfig(block_size=2, num_blocks=300, record_trace=False), speculation=speculation)
+    for seed in range(3000):
+        engine.add_request([3, 1], replace(request_params, seed=seed))
+    list(engine.run())
+    found = Counter(tuple(r.output_ids[:2]) for r in engine.requests.values())
+    statistic = 0.0
+    for first, chance in distribution(target.logits_after([3, 1]), request_params):
+        for second, then in distribution(target.logits_after([3, 1, first]), request_params):
+            expected = 3000 * chance * then
+            statistic += (found[first, second] - expected) ** 2 / expected
+    assert statistic < 24 + 4 * math.sqrt(48) + 8
+    rate = engine.metrics().acceptance_rate
+    assert rate is not None
+    assert 0.2 < rate < 1
+
+
+def test_the_tree_is_the_best_of_all_paths() -> None:
+    """Against all paths of a model whose next token depends on the last one."""
+    rng = random.Random(3)
+    chances = [[Fraction(n, 20) for n in rng.sample((1, 2, 3, 5, 9), 5)] for _ in range(5)]
+    for max_tokens, max_depth in [(1, 4), (5, 4), (6, 1), (12, 2), (12, 6)]:
+        drafter = DraftTree(FiveTokens(chances), width=5)
+        engine = Engine(FiveTokens(chances), ROOMY, clock=VirtualClock(), speculation=Speculation(drafter))
+        request = engine.add_request([3], params(12))
+        engine.step()
+        ask = Ask(request, max_tokens, max_depth, list(range(1, 30)), 0)
+        [draft] = drafter.propose([ask])
+        paths = {tuple(draft.path(node)) for node in range(len(draft.token_ids))}
+        scored: dict[tuple[int, ...], Fraction] = {}
+        for depth in range(1, max_depth + 1):
+            for path in product(range(5), repeat=depth):
+                last, chance = request.token_ids[-1], Fraction(1)
+                for token in path:
+                    chance *= chances[last][token]
+                    last = token
+                scored[path] = chance
+        best = sorted(scored, key=lambda path: -scored[path])
+        count = min(max_tokens, len(best))
+        assert len(paths) == count == len(draft.token_ids)
+        least = scored[best[count - 1]]  # equals may be chosen one way or the other
+        assert {p for p in paths if scored[p] > least} == {p for p in best if scored[p] > least}
+        assert min(scored[p] for p in paths) == least
+        likeliest = max((p for p in paths if scored[p]), key=lambda p: (len(p) == 1, scored[p]))
+        assert draft.token_ids[0] == likeliest[0]

@@ -62,6 +62,7 @@ class Ask:
     # The draw of output ``i`` is that of ``uniform(draw_seed, i)`` (see `minillm.core.speculate.rejection`).
     draw_seed: int
     wants_probabilities: bool = False
+    num_accepted: int = 0  # of the tokens that were drafted for the request when it was last asked about
 
 
 class Drafter(Protocol):

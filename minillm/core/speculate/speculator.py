@@ -63,12 +63,13 @@ class Speculator:
         self._kv = kv
         self._trace = trace
         self._vocab_size = capacity.vocab_size
+        self._num_accepted: dict[str, int] = {}  # of the last draft of each request, until it is asked about again
+        self.drafter.start(capacity)
         self._lengths: LengthPolicy = (
             AdaptiveLength(options.draft_tokens, self.drafter.cost_ratio + options.verify_cost)
             if options.adaptive
             else FixedLength(options.draft_tokens)
         )
-        self.drafter.start(capacity)
 
     def draft(self, scheduled: Iterable[Scheduled], budget: int) -> None:
         """Give a draft to the parts of a step that may have one; together at most ``budget`` tokens."""
@@ -133,6 +134,7 @@ class Speculator:
             blocks=table.copy(),
             draw_seed=request.seed if by_draw else draft_seed(request.seed),
             wants_probabilities=not by_draw and request.params.temperature > 0,
+            num_accepted=self._num_accepted.pop(request.request_id, 0),
         )
 
     def _proposed(self, asks: Sequence[Ask]) -> Sequence[Draft]:
@@ -173,9 +175,11 @@ class Speculator:
             request.draft_counts = DraftCounts()
         request.draft_counts.add(len(draft.token_ids), depth, len(path))
         self._lengths.observe(request.request_id, depth, len(path))
+        self._num_accepted[request.request_id] = len(path)
         return path
 
     def forget(self, request_id: str) -> None:
         """The request ended."""
+        self._num_accepted.pop(request_id, None)
         self._lengths.forget(request_id)
         self.drafter.forget(request_id)
