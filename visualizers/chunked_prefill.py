@@ -12,8 +12,9 @@ import altair as alt
 import numpy as np
 
 from visualizers import chunked_run
+from visualizers.bundled import MODEL
 from visualizers.charts import colour_scale, rows
-from visualizers.chunked_run import BUDGETS, DECODERS, MODEL, PROMPTS, REPEATS, Served
+from visualizers.chunked_run import BUDGETS, DECODERS, PROMPTS, REPEATS, Served
 from visualizers.contract import Column, Data, Number, Table, Visualizer
 from visualizers.palette import colour
 

@@ -10,18 +10,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from minillm import hub
 from minillm.backends.base import Backend
-from minillm.backends.numpy_backend import NumpyBackend
 from minillm.core.config import EngineConfig
 from minillm.core.engine import Engine
 from minillm.core.metrics import request_metrics
 from minillm.core.sampling import SamplingParams
-from minillm.models.load import load_model
-from minillm.models.tokenizer import load_tokenizer
+from visualizers import bundled
 from visualizers.measure import one_thread, thread_clock
 
-MODEL = "tiny"
 BUDGETS = (32, 64, 128, 256)  # tokens of a step
 PROMPTS = (128, 256, 512)  # tokens of the prompt that arrives
 DECODERS = (1, 4, 8)
@@ -69,7 +65,10 @@ def num_gaps(prompt: int, decoders: int) -> int:
 def run(budget: int | None, prompt: int, decoders: int) -> Served:
     """The run under ``budget`` tokens a step; None computes the prompt in one step."""
     with one_thread():
-        runs = [serve(_backend(), _tokens(), budget, prompt, decoders, thread_clock()) for _ in range(REPEATS)]
+        runs = [
+            serve(bundled.backend(), bundled.encode(_TEXT), budget, prompt, decoders, thread_clock())
+            for _ in range(REPEATS)
+        ]
     return quickest(runs)
 
 
@@ -135,13 +134,3 @@ def serve(
 def _cut(tokens: Sequence[int], start: int, length: int) -> list[int]:
     """``length`` tokens of the text from ``start``, which begins again at its end."""
     return [tokens[(start + i) % len(tokens)] for i in range(length)]
-
-
-@cache
-def _backend() -> Backend:
-    return NumpyBackend(load_model(hub.BUNDLED / MODEL))
-
-
-@cache
-def _tokens() -> list[int]:
-    return load_tokenizer(hub.BUNDLED / MODEL).encode(_TEXT)

@@ -158,6 +158,14 @@ class Model:
         peak = accelerator.flops_for_weights(dtype)
         return float(roofline.step_time_s(read, work, accelerator.memory_bandwidth, peak))
 
+    def prefill_time_s(self, accelerator: Accelerator, prompt_tokens: int, cached_tokens: int = 0) -> float:
+        """The least seconds of one step with the tokens of a prompt that are not in the cache."""
+        if not 0 <= cached_tokens < prompt_tokens:
+            raise CostError(
+                f"{cached_tokens} of {prompt_tokens} prompt tokens are cached: at least one is left to compute"
+            )
+        return self.step_time_s(accelerator, [prompt_tokens - cached_tokens], [cached_tokens])
+
     def chunk_times_s(
         self, accelerator: Accelerator, prompt_tokens: int, budget: int, decoding: int = 0, context_tokens: int = 1
     ) -> list[float]:

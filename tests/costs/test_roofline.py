@@ -192,6 +192,15 @@ def test_step_of_a_serving_engine() -> None:
         LLAMA.step_time_s(H100, [1, 1], [3])
 
 
+def test_a_hit_saves_work_until_the_weights_are_the_limit() -> None:
+    assert LLAMA.prefill_time_s(H100, 8192) == pytest.approx(LLAMA.prefill_flops(8192) / H100.flops("bf16"))
+    half = LLAMA.prefill_flops(8192) - LLAMA.prefill_flops(4096)
+    assert LLAMA.prefill_time_s(H100, 8192, 4096) == pytest.approx(half / H100.flops("bf16"), rel=1e-4)  # but the head
+    assert LLAMA.prefill_time_s(H100, 8192, 8191) == LLAMA.decode_bytes(8192) / H100.memory_bandwidth
+    with pytest.raises(CostError, match="8192 of 8192 prompt tokens are cached: at least one is left"):
+        LLAMA.prefill_time_s(H100, 8192, 8192)
+
+
 def test_a_prompt_in_chunks_does_the_work_of_the_whole_one() -> None:
     """Without others: chunks bound by arithmetic take the whole prompt's time, chunks of one token read it all anew."""
     whole = LLAMA.prefill_flops(8192) / H100.flops("bf16")
