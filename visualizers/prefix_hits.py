@@ -26,8 +26,8 @@ NAMES = {
     "E": "E: date in front",
     "F": "F: other tenant",
 }
-FOUND, LOST, COMPUTED = "found in the cache", "shared, computed again", "not shared"
-PARTS = {FOUND: "cached", LOST: "waiting", COMPUTED: "prefill"}
+FOUND, LOST, NEW = "found", "shared, not found", "new"
+PARTS = {FOUND: "cached", LOST: "waiting", NEW: "prefill"}
 LONGEST = 320  # tokens of the axis
 
 
@@ -80,7 +80,7 @@ def _request(upto: tuple[Served, ...], salted: bool, without: Served) -> dict[st
 
 def _parts(request: Mapping[str, Any]) -> list[dict[str, Any]]:
     found, shared, prompt = request["found"], request["shared"], request["prompt"]
-    ends = {FOUND: (0, found), LOST: (found, shared), COMPUTED: (shared, prompt)}
+    ends = {FOUND: (0, found), LOST: (found, shared), NEW: (shared, prompt)}
     return [{"request": request["request"], "part": part, "from": a, "to": b} for part, (a, b) in ends.items() if b > a]
 
 
@@ -131,8 +131,10 @@ def table(data: Data) -> Table:
 def sentence(data: Data) -> str:
     """What is found and what is not."""
     same = data.values["same_answers"] == len(NAMES)
+    blocks = "one token" if data.values["block_size"] == 1 else "{block_size|int} tokens"
     return (
-        "In blocks of {block_size|int} tokens B finds {found_b|int} of the {shared_b|int} tokens that it shares, and "
+        f"In blocks of {blocks} "
+        "B finds {found_b|int} of the {shared_b|int} tokens that it shares, and "
         "its first token comes after {ttft_b|seconds} instead of {ttft_without_b|seconds}. D is A's prompt again: it "
         "finds {found_d|int} of {prompt_d|int} tokens, never all. E puts one line in front of it and finds "
         "{found_e|int}; F, of another tenant, finds {found_f|int}. Over all six, {hit_rate|percent} of the prompt "
@@ -181,7 +183,7 @@ VISUALIZER = Visualizer(
             "salt",
             "Shared by",
             "all",
-            {"all": "all tenants", "tenant": "each tenant alone"},
+            {"all": "all tenants", "tenant": "each alone"},
             "A salt in the key of its blocks keeps a tenant's cache to itself.",
         ),
     ),

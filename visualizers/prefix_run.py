@@ -21,7 +21,7 @@ from visualizers.measure import one_thread, thread_clock
 SYSTEM_TOKENS = (60, 250)
 BLOCK_SIZES = (1, 16, 64, 256)
 ANSWER_TOKENS = 24  # of the first request, which goes on with a second turn
-REPEATS = 2
+REPEATS = 3
 _POOL_TOKENS = 4096  # room for all: nothing is evicted
 _SYSTEM = (
     "You write the messages of the President to the Congress. Be plain and brief, name the year and the sum of each "

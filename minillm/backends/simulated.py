@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -11,10 +12,15 @@ from minillm.core.plan import StepPlan, StepResult
 
 
 class Weightless:
-    """No model: nothing is computed or kept, and every sampled id is 0. For runs of which only the times matter."""
+    """No model: nothing is computed or kept, and every sampled id is 0. For runs of which only the times matter.
 
-    def __init__(self, max_model_len: int) -> None:
+    ``vocab_size`` is for prompts whose ids tell them apart, ``crossover_tokens`` what eviction by cost goes by.
+    """
+
+    def __init__(self, max_model_len: int, vocab_size: int = 1, crossover_tokens: float = math.inf) -> None:
         self._max_model_len = max_model_len
+        self._vocab_size = vocab_size
+        self._crossover_tokens = crossover_tokens
         self._block_size = self._num_blocks = self._num_host_blocks = 0
 
     def load(self, *, block_size: int, num_blocks: int | None, num_host_blocks: int = 0) -> None:
@@ -29,7 +35,8 @@ class Weightless:
             kv_bytes_per_token=0,
             weight_bytes=0,
             max_model_len=self._max_model_len,
-            vocab_size=1,
+            vocab_size=self._vocab_size,
+            crossover_tokens=self._crossover_tokens,
             num_host_blocks=self._num_host_blocks,
         )
 

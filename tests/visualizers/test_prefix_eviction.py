@@ -1,0 +1,100 @@
+"""The trace of conversations: what could be found at all, that both indexes find it, and what each policy is for."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from minillm import catalog
+from visualizers import prefix_eviction, prefix_trace
+from visualizers.prefix_eviction import VISUALIZER
+from visualizers.prefix_trace import ANSWER_TOKENS, POLICIES, POOLS, Traffic, serve, workload
+
+TRAFFICS: tuple[Traffic, ...] = ("conversations", "documents", "new-prompts", "salts")
+BLOCK = 16
+
+
+@pytest.mark.parametrize("traffic", TRAFFICS)
+def test_with_room_for_everything_all_is_found_that_was_said_before(traffic: Traffic) -> None:
+    """Counted from the texts: a first turn finds its system prompt if it was used before, a later one its history."""
+    seen: set[object] = set()
+    prompt_tokens = found = 0
+    for talk in sorted(workload(traffic).conversations, key=lambda c: c.start_s):
+        who = (talk.tenant if traffic == "salts" else "", talk.system)
+        history, shared = len(talk.system), len(talk.system) if who in seen else 0
+        seen.add(who)
+        for message in talk.messages:
+            length = history + len(message)
+            prompt_tokens += length
+            found += min(shared, length - 1) // BLOCK * BLOCK
+            history, shared = length + ANSWER_TOKENS, length + ANSWER_TOKENS - 1  # the last token was never computed
+    outcome = serve(traffic, None)
+    assert (outcome.prompt_tokens, outcome.found_tokens) == (prompt_tokens, found)
+
+
+@pytest.mark.parametrize("traffic", TRAFFICS)
+@pytest.mark.parametrize("policy", POLICIES)
+def test_the_tree_finds_what_the_digests_find(traffic: Traffic, policy: str) -> None:
+    pool = POOLS[0]
+    assert serve(traffic, pool, policy, "radix") == serve(traffic, pool, policy, "hash")  # type: ignore[arg-type]
+
+
+def test_the_conversations_are_the_same_in_every_traffic() -> None:
+    plain = workload("conversations").conversations
+    assert workload("documents").conversations == workload("salts").conversations == plain
+    assert not workload("conversations").documents
+    for old, new in zip(plain, workload("new-prompts").conversations, strict=True):
+        assert (old.start_s, old.messages, old.thinks_s) == (new.start_s, new.messages, new.thinks_s)
+        assert len(old.system) == len(new.system)
+    half = prefix_trace.NUM_CONVERSATIONS // 2
+    systems = [c.system for c in workload("new-prompts").conversations]
+    assert not set(systems[:half]) & set(systems[half:])
+    assert {c.system for c in plain} >= set(systems[:half])
+    documents = workload("documents").documents
+    requests = sum(len(c.messages) for c in plain)
+    assert len(documents) / (len(documents) + requests) == pytest.approx(0.3, abs=0.01)
+    assert len({text for _, text in documents}) == len(documents)
+
+
+def test_each_policy_has_a_traffic_that_it_is_for() -> None:
+    """What the chapter says of the three orders, in tokens that were found."""
+    found = {(t, p): serve(t, 8192, p).found_tokens for t in TRAFFICS for p in POLICIES}
+    assert found["conversations", "lru"] > found["conversations", "lfu"]
+    assert found["documents", "lfu"] > found["documents", "lru"]
+    assert found["new-prompts", "lfu"] < found["new-prompts", "cost"]
+    assert all(serve("salts", pool).found_tokens <= serve("conversations", pool).found_tokens for pool in POOLS)
+
+
+def test_no_pool_finds_more_than_one_with_room_for_everything() -> None:
+    for traffic in TRAFFICS:
+        most = serve(traffic, None).found_tokens
+        assert all(serve(traffic, pool, policy).found_tokens <= most for pool in POOLS for policy in POLICIES)
+        assert serve(traffic, POOLS[0]).found_tokens < most
+        assert serve(traffic, None, None).found_tokens == 0
+        assert serve(traffic, None, None).ttft_s > serve(traffic, None).ttft_s
+
+
+def test_no_first_token_comes_before_the_weights_are_read() -> None:
+    model = catalog.model(prefix_trace.MODEL)
+    machine = catalog.accelerator(prefix_trace.ACCELERATOR)
+    assert serve("conversations", None).ttft_s > model.weight_bytes("bf16") / machine.memory_bandwidth
+    # The context at which a token's attention costs what its matrices do, from the geometry of the paper.
+    matrices = 32 * (4096 * 4096 * 2 + 2 * 4096 * 1024 + 3 * 4096 * 14336)
+    assert prefix_trace._crossover_tokens(model) == pytest.approx(2 * matrices / (32 * 4 * 4096))
+    assert math.isclose(prefix_trace._crossover_tokens(model), 26_624)
+
+
+def test_the_points_are_the_outcomes() -> None:
+    data = prefix_eviction.compute({"traffic": "documents", "pool": 4096})
+    assert len(data.rows["points"]) == len(POOLS) * len(POLICIES)
+    for policy in POLICIES:
+        outcome = serve("documents", 4096, policy)
+        assert data.values[f"hit_rate_{policy}"] == pytest.approx(outcome.found_tokens / outcome.prompt_tokens)
+        (point,) = (
+            p for p in data.rows["points"] if p["pool"] == 4096 and p["policy"] == prefix_eviction.TITLES[policy]
+        )
+        assert point["rate"] == data.values[f"hit_rate_{policy}"]
+        assert point["ms"] == pytest.approx(1e3 * data.values[f"ttft_{policy}"], abs=1e-3)
+    assert data.values["pool_bytes"] == 4096 * 131_072
+    assert "counted, not modelled" in VISUALIZER.provenance()
