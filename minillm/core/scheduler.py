@@ -30,6 +30,10 @@ from minillm.core.tables import Hit
 from minillm.core.trace import Trace
 from minillm.core.waiting import WaitingQueue
 
+# Most tokens in a step of a prompt whose log-probabilities are wanted. Each has a row of logits, as long as the
+# vocabulary: in float32 and with 50,000 tokens, 256 rows take 51 MB.
+SCORED_CHUNK = 256
+
 
 @dataclass(slots=True)
 class Scheduled:
@@ -307,6 +311,8 @@ class Scheduler:
         if gap > 1:
             used = self._config.max_batch_tokens - budget
             gap = min(gap, self._config.chunk_size or gap, self._order.max_chunk(request, used))
+            if request.wants_prompt_logits:
+                gap = min(gap, SCORED_CHUNK)
         return min(gap, budget)
 
     def _take(self, request: Request, num_tokens: int, draft: _Draft) -> None:

@@ -20,6 +20,7 @@ from minillm.core.shaping import Transform
 from minillm.ops.transforms import flatten
 
 _HEAD = 256
+_ROWS = 64
 
 
 _NOTHING: Mapping[int, Transform] = {}
@@ -97,7 +98,17 @@ def _shaped(logits: Tensor, transforms: Mapping[int, Transform]) -> Tensor:
 def logprobs(
     logits: Tensor, rows: Sequence[int], token_ids: Sequence[int], num_top: Sequence[int]
 ) -> list[TokenLogprobs]:
-    """The twin of `minillm.core.logprobs.token_logprobs`, all rows at once."""
+    """The twin of `minillm.core.logprobs.token_logprobs`, some rows at a time, for each is copied in float64."""
+    found: list[TokenLogprobs] = []
+    for start in range(0, len(rows), _ROWS):
+        some = slice(start, start + _ROWS)
+        found += _logprobs(logits, rows[some], token_ids[some], num_top[some])
+    return found
+
+
+def _logprobs(
+    logits: Tensor, rows: Sequence[int], token_ids: Sequence[int], num_top: Sequence[int]
+) -> list[TokenLogprobs]:
     scores = torch.log_softmax(logits[torch.tensor(rows, device=logits.device)].double(), dim=1)
     targets = torch.tensor(token_ids, device=logits.device)[:, None]
     own = scores.gather(1, targets)

@@ -73,14 +73,15 @@ def test_a_mask_of_ids_outside_the_vocabulary_is_refused(library: Any) -> None:
 def test_log_probabilities_equal_the_reference(library: Any, data: st.DataObject) -> None:
     vocab = data.draw(st.sampled_from([1, 5, 300]), "vocab")
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1), "seed"))
-    logits = rng.normal(0, 3, (5, vocab)).astype(np.float32)
+    count = data.draw(st.sampled_from([5, 70]), "rows of logits")
+    logits = rng.normal(0, 3, (count, vocab)).astype(np.float32)
     if data.draw(st.booleans(), "ties"):
         logits = np.round(logits)
     if data.draw(st.booleans(), "impossible"):
         logits[:, 1::2] = -np.inf
-    rows = data.draw(st.lists(st.integers(0, 4), min_size=1, max_size=5), "rows")
-    tokens = [data.draw(st.integers(0, vocab - 1)) for _ in rows]
-    num_top = [data.draw(st.integers(0, vocab + 1)) for _ in rows]
+    rows = rng.permutation(count)[: data.draw(st.integers(1, count), "wanted")].tolist()
+    tokens = rng.integers(0, vocab, len(rows)).tolist()
+    num_top = rng.integers(0, vocab + 2, len(rows)).tolist()
     found = library.logprobs(as_array(library, logits), rows, tokens, num_top)
     for row, token, k, one in zip(rows, tokens, num_top, found, strict=True):
         wanted = token_logprobs(logits[row].tolist(), token, k)
