@@ -153,6 +153,10 @@ class Near(HashModel):
 class Audited:
     """I29: whatever was accepted, rejected, preempted or left out: what a draft model takes for cached is so."""
 
+    def start(self, capacity: Capacity) -> None:
+        self.backend._vocab_size = capacity.vocab_size  # type: ignore[attr-defined]  # it speaks the target's ids
+        super().start(capacity)  # type: ignore[misc]
+
     def propose(self, asks: Sequence[Ask]) -> list[Draft]:
         for ask in asks:
             num_cached, model = self.num_cached(ask), self.backend  # type: ignore[attr-defined]
