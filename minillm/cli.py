@@ -14,6 +14,7 @@ from typing import Any
 
 from minillm import __version__, hub
 from minillm.backends import BACKENDS
+from minillm.cli_engine import add_engine_options, engine_config, write_trace
 from minillm.cli_sampling import add_output_options, add_sampling_options, sampling_params
 from minillm.config import Locations
 from minillm.core.config import EngineConfig
@@ -66,6 +67,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_model_options(generate)
     add_sampling_options(generate, max_tokens=64)
     add_output_options(generate)
+    add_engine_options(generate)
     _add_grammar_options(generate)
     generate.set_defaults(run=_generate)
 
@@ -131,7 +133,7 @@ def _prompts(options: argparse.Namespace, grammar: tuple[Kind, str] | None) -> l
     return prompts
 
 
-def _load(options: argparse.Namespace) -> Any:
+def _load(options: argparse.Namespace, config: EngineConfig) -> Any:
     from minillm.llm import LLM  # here, so that `minillm models` needs no NumPy
 
     with Bar(options.model) as bar:
@@ -140,7 +142,7 @@ def _load(options: argparse.Namespace) -> Any:
             backend=options.backend,
             dtype=options.dtype,
             device=options.device,
-            config=EngineConfig(record_trace=False, max_model_len=options.max_model_len),
+            config=config,
             say=_say,
             progress=bar.update,
         )
@@ -165,7 +167,7 @@ def _generate(options: argparse.Namespace) -> int:
     params = sampling_params(options)  # before the model is loaded: a bad value costs no download
     grammar = _grammar(options)
     prompts = _prompts(options, grammar)
-    llm = _load(options)
+    llm = _load(options, engine_config(options))
     if grammar is not None:
         params = replace(params, grammar=llm.compile_grammar(*grammar, options.grammar_engine))
     if options.json or len(prompts) > 1 or params.num_sequences > 1 or params.beam_width:
@@ -173,9 +175,11 @@ def _generate(options: argparse.Namespace) -> int:
     else:
         _stream(llm.stream(prompts[0], params), prefix="" if grammar else prompts[0])
         done = [completion(prompts[0], llm.last_request(), llm.tokenizer)]
+    if options.trace is not None:
+        write_trace(llm.engine, options.trace)
     if options.json:
         results = [asdict(one) for one in done]
-        head = _describe(llm, options)
+        head = _describe(llm, options) | {"preemptions": llm.engine.scheduler.num_preemptions}
         print(json.dumps(head | results[0] if len(results) == 1 else head | {"completions": results}))
     else:
         for one in done:
@@ -217,7 +221,7 @@ def _chat(options: argparse.Namespace) -> int:
 
     params = sampling_params(options)
     system = utf8(options.system, "--system")
-    llm = _load(options)
+    llm = _load(options, EngineConfig(record_trace=False, max_model_len=options.max_model_len))
     conversation = Conversation(llm, llm.loaded.chat_template(), system)
     in_person = sys.stdin.isatty() and not options.json
     turns = []

@@ -67,6 +67,29 @@ def test_several_prompts_are_one_batch_with_the_ids_of_each_alone() -> None:
     assert both[0]["token_ids"] == alone["token_ids"]
 
 
+@pytest.mark.parametrize(
+    "options",
+    [("--block-size", "1"), ("--chunk-size", "3"), ("--no-prefix-cache",), ("--overlap",), ("--kv-blocks", "2")],
+    ids=" ".join,
+)
+def test_how_the_engine_works_changes_no_id(options: tuple[str, ...]) -> None:
+    plain = json.loads(minillm(*GREEDY, "--json").stdout)
+    other = json.loads(minillm(*GREEDY, *options, "--json").stdout)
+    assert other["token_ids"] == plain["token_ids"]
+    assert other["preemptions"] == plain["preemptions"] == 0
+
+
+def test_few_blocks_preempt_and_the_trace_tells_of_it(tmp_path: Path) -> None:
+    batch = (*GREEDY, "--prompt", "We must", "--prompt", "My fellow citizens", "--max-tokens", "40", "--json")
+    roomy = json.loads(minillm(*batch).stdout)
+    tight = minillm(*batch, "--block-size", "4", "--kv-blocks", "16", "--trace", str(tmp_path / "run.json"))
+    result = json.loads(tight.stdout)
+    assert result["preemptions"] == sum(one["preemptions"] for one in result["completions"]) > 0
+    assert [one["token_ids"] for one in result["completions"]] == [one["token_ids"] for one in roomy["completions"]]
+    trace = json.loads((tmp_path / "run.json").read_text())
+    assert sum(entry["name"] == "preempt" for entry in trace["traceEvents"]) == result["preemptions"]
+
+
 def test_the_prompt_may_come_from_stdin() -> None:
     done = minillm("generate", "--temperature", "0", "--max-tokens", "2", "--json", stdin="The state of the")
     assert json.loads(done.stdout)["prompt"] == "The state of the"
@@ -112,6 +135,12 @@ BAD = [
     (("generate", "--prompt", "x", "--device", "warp"), 2, "warp"),
     (("generate", "--prompt", "x", "--backend", "numpy", "--dtype", "bfloat16"), 2, "bfloat16"),
     (("generate", "--prompt", "x", "--colour", "red"), 2, "unrecognized arguments"),
+    (("generate", "--prompt", "x", "--kv-blocks", "0"), 2, "--kv-blocks is 0, it must be at least 1"),
+    (("generate", "--prompt", "x", "--kv-blocks", "1"), 2, "the pool has 1"),
+    (("generate", "--prompt", "x", "--chunk-size", "0"), 2, "chunk_size is 0"),
+    (("generate", "--prompt", "x", "--block-size", "0"), 2, "block_size is 0"),
+    (("generate", "--prompt", "x", "--trace", "/nowhere/run.json"), 1, "there is no folder /nowhere"),
+    (("generate", "--prompt", "x", "--trace", "/"), 1, "is a folder"),
     (("pull", "nothing"), 2, "cannot be fetched"),
     ((), 2, "COMMAND"),
 ]

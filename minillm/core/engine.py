@@ -254,6 +254,7 @@ class Engine:
         """The backend may be writing to its blocks: they are released when the step lands."""
         request.abort_requested = True
         request.epoch += 1  # so that commit looks at it
+        self.trace.emit("abort", request.request_id)
 
     def step(self) -> list[Event]:
         """Land the oldest step in flight and return its events: none if nothing can run now.
@@ -381,6 +382,8 @@ class Engine:
         """Take over what the backend computed: tokens, ends, blocks to index, metrics."""
         now_s = self.clock()
         self.trace.mark(step.plan.step, now_s)
+        num_requests, num_tokens = len(step.plan.request_ids), len(step.plan.token_ids)
+        self.trace.emit("land", "", tokens=num_tokens, computed=self.kv.pool.num_used)
         events, self._outbox = self._outbox, []
         self._commit_decodes(step, result.token_ids, now_s, events)
         draw = len(step.decodes)  # the first of a part's draws
@@ -400,7 +403,6 @@ class Engine:
             if part.request.group is not None and part.request.group.beams is not None:
                 self._advance(part.request.group.beams, now_s, events)
         self.num_steps += 1
-        num_requests, num_tokens = len(step.plan.request_ids), len(step.plan.token_ids)
         self.step_times.observe(num_tokens, result.elapsed_s)
         self._samples.append(StepSample(now_s, result.elapsed_s, num_requests, num_tokens, self.kv.pool.num_used))
         if self.config.debug_checks:
@@ -435,6 +437,7 @@ class Engine:
 
     def _drop_result(self, request: Request, now_s: float, events: list[Event]) -> None:
         """It ended or was preempted since the step was planned: its blocks are gone. Or an abort waited for this."""
+        self.trace.emit("drop", request.request_id)
         if request.abort_requested and not request.is_finished:
             events.append(self._end(request, "abort", now_s))
 

@@ -14,6 +14,8 @@ Kinds, and what their fields mean:
 - ``draft``: so many unverified ``tokens`` run behind those scheduled.
 - ``verify``: so many ``tokens`` of its draft were accepted: ``computed`` tokens are in the cache now.
 - ``index``: these ``blocks`` of it are full and computed: others may hit them now.
+- ``land``: the step's results are there, of no one request. ``tokens`` ran; ``computed`` blocks are in use.
+- ``drop``: what the step computed for it is stale, for it ended or was preempted since.
 - ``token``: ``token_id`` was appended.
 - ``preempt``: it goes back to the queue; ``computed`` tokens are lost unless they stay cached.
 - ``retire``: a beam that others have crowded out; its request waits to be a fork of one of them.
@@ -23,6 +25,7 @@ Kinds, and what their fields mean:
   ``tokens`` slots copied: the other blocks were still there.
 - ``host_free``: it gives up these host ``blocks`` without coming back.
 - ``free``: its table ends without these ``blocks``, last first. A block may still be held by others.
+- ``abort``: it is to end, once the step in flight that writes to its blocks has landed.
 - ``finish``, ``error``: its end. ``note`` is the reason or the message.
 """
 
@@ -43,6 +46,8 @@ Kind = Literal[
     "draft",
     "verify",
     "index",
+    "land",
+    "drop",
     "token",
     "preempt",
     "retire",
@@ -50,6 +55,7 @@ Kind = Literal[
     "swap_in",
     "host_free",
     "free",
+    "abort",
     "finish",
     "error",
 ]

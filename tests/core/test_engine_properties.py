@@ -114,6 +114,7 @@ def test_the_random_workloads_reach_what_they_are_for() -> None:
     assert kinds == {
         *("arrive", "hit", "admit", "evict", "allocate", "schedule", "draft", "verify", "index", "token"),
         *("preempt", "free", "finish", "error", "fork", "copy", "retire", "swap_out", "swap_in", "host_free"),
+        *("land", "drop", "abort"),
     }
     assert sum(len(o.model.moved) for o in outcomes) > 5, "no accepted path of a tree had to be brought together"
 
