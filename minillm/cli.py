@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import asdict, replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,15 @@ from minillm import __version__, hub
 from minillm.backends import BACKENDS
 from minillm.cli_engine import add_engine_options, engine_config, write_trace
 from minillm.cli_sampling import add_output_options, add_sampling_options, sampling_params
+from minillm.cli_speculation import add_speculation_options, comparison_line, measured, speculate_options
+from minillm.comparison import compare
 from minillm.config import Locations
 from minillm.core.config import EngineConfig
 from minillm.core.request import RequestError
 from minillm.download import DownloadError
 from minillm.process import explain, prepare, utf8
 from minillm.progress import Bar
+from minillm.speculation import Speculate
 from minillm.structured import GRAMMAR_ENGINES, Kind, check_source
 
 BAD_INPUT, FAILED, INTERRUPTED = 2, 1, 130
@@ -68,6 +72,7 @@ def _parser() -> argparse.ArgumentParser:
     add_sampling_options(generate, max_tokens=64)
     add_output_options(generate)
     add_engine_options(generate)
+    add_speculation_options(generate)
     _add_grammar_options(generate)
     generate.set_defaults(run=_generate)
 
@@ -133,7 +138,7 @@ def _prompts(options: argparse.Namespace, grammar: tuple[Kind, str] | None) -> l
     return prompts
 
 
-def _load(options: argparse.Namespace, config: EngineConfig) -> Any:
+def _load(options: argparse.Namespace, config: EngineConfig, speculate: Speculate | None = None) -> Any:
     from minillm.llm import LLM  # here, so that `minillm models` needs no NumPy
 
     with Bar(options.model) as bar:
@@ -143,6 +148,7 @@ def _load(options: argparse.Namespace, config: EngineConfig) -> Any:
             dtype=options.dtype,
             device=options.device,
             config=config,
+            speculate=speculate,
             say=_say,
             progress=bar.update,
         )
@@ -165,9 +171,10 @@ def _generate(options: argparse.Namespace) -> int:
     from minillm.completion import completion
 
     params = sampling_params(options)  # before the model is loaded: a bad value costs no download
+    speculate = speculate_options(options, params)
     grammar = _grammar(options)
     prompts = _prompts(options, grammar)
-    llm = _load(options, engine_config(options))
+    llm = _load(options, engine_config(options), speculate)
     if grammar is not None:
         params = replace(params, grammar=llm.compile_grammar(*grammar, options.grammar_engine))
     if options.json or len(prompts) > 1 or params.num_sequences > 1 or params.beam_width:
@@ -177,16 +184,21 @@ def _generate(options: argparse.Namespace) -> int:
         done = [completion(prompts[0], llm.last_request(), llm.tokenizer)]
     if options.trace is not None:
         write_trace(llm.engine, options.trace)
+    head = _describe(llm, options) | measured(llm)
+    compared = compare(llm, prompts, params, done) if options.compare else []
     if options.json:
         results = [asdict(one) for one in done]
-        head = _describe(llm, options) | {"preemptions": llm.engine.scheduler.num_preemptions}
+        for result, found in zip(results, compared, strict=False):
+            result["compare"] = asdict(found)
         print(json.dumps(head | results[0] if len(results) == 1 else head | {"completions": results}))
     else:
-        for one in done:
+        for one, found in zip_longest(done, compared):
             if len(done) > 1:
                 which = f" [{one.index}]" if params.n > 1 else ""
                 print(f"---{which} {one.prompt}\n{one.text}")
             _say(summary(one))
+            if found is not None:
+                _say(comparison_line(found, one.e2e_s))
     return FAILED if any(one.finish_reason == "error" for one in done) else 0
 
 
@@ -207,6 +219,8 @@ def summary(one: Any) -> str:
         parts.append(f"TPOT {one.tpot_s * 1e3:.2f} ms")
     if one.tokens_per_s is not None:
         parts.append(f"{one.tokens_per_s:.1f} tokens/s")
+    if one.acceptance_rate is not None:
+        parts.append(f"{one.tokens_per_step:.2f} tokens a step, {one.acceptance_rate:.0%} of the drafted accepted")
     parts.append(f"finish: {one.finish_reason}")
     if one.matches_grammar is False:
         parts.append("NOT WHOLE: the output ended before its grammar did")

@@ -44,6 +44,8 @@ class Completion:
     tpot_s: float | None  # (end to end - TTFT) / (tokens - 1); None for a single token
     e2e_s: float | None
     tokens_per_s: float | None  # 1 / TPOT: the decode rate, the first token left out
+    tokens_per_step: float | None  # output tokens over the steps that yielded any: 1 without speculation
+    acceptance_rate: float | None = None  # of all drafted tokens, branches of trees counted; None if none were
     error: str = ""
     matches_grammar: bool | None = None  # whether the text is whole by its grammar; None without one
     grammar_cut: bool = False  # whether the tokens left kept the grammar from going on as it could have
@@ -70,6 +72,8 @@ def completion(prompt: str, request: Request, tokenizer: TokenBytes, index: int 
         tpot_s=measured.tpot_s,
         e2e_s=measured.e2e_s,
         tokens_per_s=1 / measured.tpot_s if measured.tpot_s else None,
+        tokens_per_step=measured.output_tokens / measured.output_steps if measured.output_steps else None,
+        acceptance_rate=measured.accepted_tokens / measured.drafted_tokens if measured.drafted_tokens else None,
         error=request.error,
         matches_grammar=request.matches_grammar,
         grammar_cut=request.grammar_cut,

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, cast
 
 from minillm import hub
@@ -18,6 +20,7 @@ from minillm.core.group import outputs
 from minillm.core.sampling import SamplingParams
 from minillm.download import Progress
 from minillm.models.load import load_model
+from minillm.speculation import Method, Speculate, speculation_for
 from minillm.structured import GrammarEngine, Kind, compile_grammar, vocabulary_of
 
 
@@ -25,8 +28,9 @@ class LLM:
     """A loaded model and its engine. Not to be shared between threads.
 
     ``model`` is a name that ``minillm models`` lists, ``ORG/NAME`` fetched before, or a path. With
-    ``backend="auto"`` the bundled models run on NumPy, others on torch where it is installed. ``say``
-    and ``progress`` hear of a download.
+    ``backend="auto"`` the bundled models run on NumPy, others on torch where it is installed. ``speculate``
+    is a method of `minillm.speculation`, by its name or with options; it changes how fast an output comes, not
+    the output. ``say`` and ``progress`` hear of a download.
     """
 
     def __init__(
@@ -37,20 +41,39 @@ class LLM:
         dtype: str = "auto",
         device: str = "auto",
         config: EngineConfig | None = None,
+        speculate: Method | Speculate | None = None,
         where: Locations | None = None,
         say: Callable[[str], None] = lambda text: None,
         progress: Progress | None = None,
     ) -> None:
         self.model = model
-        self.loaded = load_model(hub.resolve(model, where or Locations(), say=say, progress=progress))
+        resolve = partial(hub.resolve, where=where or Locations(), say=say, progress=progress)
+        self._path_of: Callable[[str], Path] = resolve
+        self.loaded = load_model(resolve(model))
         if backend == "auto":
             backend = "torch" if not self.loaded.bundled and find_spec("torch") else "numpy"
         self.tokenizer = self.loaded.tokenizer()
         self.backend_name = backend
         longest = None if config is None else config.max_model_len
-        self.backend = create_backend(self.loaded, backend, dtype, device, max_model_len=longest)
-        self.engine = Engine(self.backend, config, eos_ids=self.tokenizer.eos_ids, tokenizer=self.tokenizer)
+        self._new_backend = partial(create_backend, backend=backend, dtype=dtype, device=device)
+        self.backend = self._new_backend(self.loaded, max_model_len=longest)
+        self._config = config
         self._vocabulary: Vocabulary | None = None  # for grammars
+        self.restart(speculate)
+
+    def restart(self, speculate: Method | Speculate | None = None) -> None:
+        """A new engine on the same weights: it speculates as said here, and knows nothing of earlier requests."""
+        self.speculate = Speculate(speculate) if isinstance(speculate, str) else speculate
+        speculation = None
+        if self.speculate is not None:
+            speculation = speculation_for(self.speculate, self.loaded, self._path_of, self._new_backend)
+        self.engine = Engine(
+            self.backend,
+            self._config,
+            eos_ids=self.tokenizer.eos_ids,
+            tokenizer=self.tokenizer,
+            speculation=speculation,
+        )
 
     def generate(
         self,

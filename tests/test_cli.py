@@ -90,6 +90,30 @@ def test_few_blocks_preempt_and_the_trace_tells_of_it(tmp_path: Path) -> None:
     assert sum(entry["name"] == "preempt" for entry in trace["traceEvents"]) == result["preemptions"]
 
 
+@pytest.mark.parametrize("method", ["ngram", "suffix", "draft", "tree"])
+def test_speculation_changes_no_id_and_reports_what_it_did(method: str) -> None:
+    batch = (*GREEDY, "--prompt", "We must", "--prompt", "My fellow citizens", "--max-tokens", "40", "--json")
+    tight = (*batch, "--block-size", "4", "--kv-blocks", "16", "--speculate", method, "--compare")
+    result = json.loads(minillm(*tight).stdout)
+    assert all(one["compare"]["equal"] for one in result["completions"]), [
+        one["compare"] for one in result["completions"]
+    ]
+    assert result["preemptions"] > 0
+    assert result["speculate"] == method
+    assert 0 <= result["acceptance_rate"] <= 1 <= result["tokens_per_step"]
+
+
+def test_without_speculation_a_step_yields_one_token() -> None:
+    result = json.loads(minillm(*GREEDY, "--json").stdout)
+    assert (result["speculate"], result["acceptance_rate"], result["tokens_per_step"]) == (None, None, 1.0)
+
+
+def test_what_speculation_did_is_told_to_a_reader_as_well() -> None:
+    done = minillm(*GREEDY, "--speculate", "draft", "--compare")
+    assert "tokens a step" in done.stderr
+    assert "without --speculate: equal ids" in done.stderr
+
+
 def test_the_prompt_may_come_from_stdin() -> None:
     done = minillm("generate", "--temperature", "0", "--max-tokens", "2", "--json", stdin="The state of the")
     assert json.loads(done.stdout)["prompt"] == "The state of the"
@@ -141,6 +165,17 @@ BAD = [
     (("generate", "--prompt", "x", "--block-size", "0"), 2, "block_size is 0"),
     (("generate", "--prompt", "x", "--trace", "/nowhere/run.json"), 1, "there is no folder /nowhere"),
     (("generate", "--prompt", "x", "--trace", "/"), 1, "is a folder"),
+    (("generate", "--prompt", "x", "--speculate", "magic"), 2, "invalid choice: 'magic'"),
+    (("generate", "--prompt", "x", "--draft-tokens", "4"), 2, "--draft-tokens without --speculate"),
+    (("generate", "--prompt", "x", "--compare"), 2, "--compare without --speculate"),
+    (("generate", "--prompt", "x", "--speculate", "draft", "--draft-tokens", "0"), 2, "draft_tokens is 0"),
+    (("generate", "--prompt", "x", "--speculate", "draft", "--beam-width", "2"), 2, "nothing is drafted for a beam"),
+    (
+        ("generate", "--prompt", "x", "--model", "tiny-draft", "--speculate", "draft"),
+        2,
+        "none is bundled",
+    ),
+    (("generate", "--prompt", "x", "--speculate", "tree", "--draft-model", "nothing"), 2, "no model 'nothing'"),
     (("pull", "nothing"), 2, "cannot be fetched"),
     ((), 2, "COMMAND"),
 ]
