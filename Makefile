@@ -3,12 +3,13 @@ PYTHON ?= python3
 PORT ?= 8000
 BIN := .venv/bin
 
-.PHONY: help env serve test test-all lint build check clean
+.PHONY: help env serve test test-all mutants lint build check clean
 
 help:
 	@echo "make serve     build the site and serve it with live notebooks on http://127.0.0.1:$(PORT)"
 	@echo "make test      all tests, lint and types (under 25 minutes on 2 cores)"
 	@echo "make test-all  the slow ones too"
+	@echo "make mutants   plant faults in the core, one after the other: a table of what finds each"
 
 env:
 	@$(PYTHON) tools/bootstrap.py
@@ -25,6 +26,9 @@ test-all:
 	@$(PYTHON) tools/bootstrap.py --browser
 	@$(MAKE) --no-print-directory lint
 	@$(BIN)/python -m pytest
+
+mutants: env
+	@PYTHONPATH=.:tests $(BIN)/python -m mutants
 
 lint: env
 	@$(BIN)/ruff check .

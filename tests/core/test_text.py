@@ -6,6 +6,7 @@ import pytest
 from core_harness import GREEDY, make_engine
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from text_callers import Bytes, random_texts
 
 from minillm.core.config import EngineConfig
 from minillm.core.detokenizer import Detokenizer
@@ -13,16 +14,6 @@ from minillm.core.engine import RequestError
 from minillm.core.request import Request
 from minillm.core.sampling import SamplingParams
 from minillm.core.stops import commit_tokens
-
-
-class Bytes:
-    """A tokenizer of given byte strings."""
-
-    def __init__(self, pieces: list[bytes]) -> None:
-        self.pieces = pieces
-
-    def token_bytes(self, token_id: int) -> bytes:
-        return self.pieces[token_id]
 
 
 def one_shot(data: bytes, stop: tuple[str, ...]) -> str:
@@ -126,6 +117,12 @@ def test_i30_tokens_that_come_several_at_once_end_as_if_they_came_one_by_one() -
             if step.finish_reason:
                 break
         assert (at_once.output_ids, at_once.text, reason) == (single.output_ids, single.text, step.finish_reason)
+
+
+@given(st.integers(0, 2**32))
+@settings(max_examples=200, deadline=None)
+def test_whatever_comes_in_however_many_steps_ends_by_the_definition(seed: int) -> None:
+    random_texts(range(seed, seed + 1))
 
 
 @given(st.integers(0, 3), st.integers(1, 9), STOPS)

@@ -1,4 +1,4 @@
-"""Faults planted in sampling; ``tests/core/test_mutants.py`` has them killed."""
+"""Faults in sampling and in several outputs of a prompt."""
 
 from __future__ import annotations
 
@@ -38,6 +38,7 @@ OUTPUT_MUTANTS: dict[str, list[Edit]] = {
     "beams swapped one by one": [Edit(Scheduler, "_swaps", "and not is_beam", "")],
     "beams preempted apart": [Edit(Scheduler, "_preempt", "together(request)", "[request]")],
     "beams admitted apart": [Edit(Scheduler, "_admit_waiting", "together(request)", "[request]")],
+    "scheduled with no token": [Edit(Scheduler, "_admit_waiting", "if num_tokens:", "if True:")],
     "room for the first beam alone": [
         Edit(Scheduler, "_fits", "for one, its_hit in hits", "for one, its_hit in hits[:1]")
     ],

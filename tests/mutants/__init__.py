@@ -1,0 +1,35 @@
+"""Faults planted in ``minillm.core``, each with the check that must find it: checks that find nothing prove nothing.
+
+``python -m mutants`` plants and kills them all; ``tests/core/test_mutants.py`` does the same one by one.
+"""
+
+from __future__ import annotations
+
+from mutants import killers
+from mutants.blocks import EVICTION_MUTANTS, INDEX_MUTANTS, MANAGER_MUTANTS, POOL_MUTANTS
+from mutants.grammar import GRAMMAR_MUTANTS
+from mutants.registry import Mutant
+from mutants.sampling import DRAW_MUTANTS, OUTPUT_MUTANTS, SAMPLING_MUTANTS
+from mutants.scheduling import ENGINE_MUTANTS
+from mutants.speculation import DRAFT_MODEL_MUTANTS, RULE_MUTANTS, SPECULATION_MUTANTS
+from mutants.text import TEXT_MUTANTS
+
+MUTANTS: list[Mutant] = [
+    Mutant(fault, edits, killer)
+    for killer, table in [
+        (killers.POOL, POOL_MUTANTS),
+        (killers.INDEX, INDEX_MUTANTS),
+        (killers.EVICTOR, EVICTION_MUTANTS),
+        (killers.MANAGER, MANAGER_MUTANTS),
+        (killers.ENGINE, ENGINE_MUTANTS),
+        (killers.ENGINE, DRAW_MUTANTS),
+        (killers.OUTPUTS, OUTPUT_MUTANTS),
+        (killers.SAMPLING, SAMPLING_MUTANTS),
+        (killers.DRAFTING, SPECULATION_MUTANTS),
+        (killers.DRAFT_MODEL, DRAFT_MODEL_MUTANTS),
+        (killers.RULE, RULE_MUTANTS),
+        (killers.TEXT, TEXT_MUTANTS),
+        (killers.GRAMMAR, GRAMMAR_MUTANTS),
+    ]
+    for fault, edits in table.items()
+]

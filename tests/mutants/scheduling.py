@@ -1,0 +1,120 @@
+"""Faults in requests, scheduler and engine loop: the audited fuzz kills them."""
+
+from __future__ import annotations
+
+from mutation import Edit
+
+from minillm.core import engine as engine_module
+from minillm.core.block_keys import BlockKeys
+from minillm.core.blocks import BlockPool
+from minillm.core.engine import Engine
+from minillm.core.kv_manager import KVManager
+from minillm.core.prefix import HashIndex
+from minillm.core.scheduler import Scheduler
+from minillm.core.waiting import WaitingQueue
+
+UNCHAINED = Edit(BlockKeys, "digest", "self._hash(before + (", "self._hash((")
+NO_PARENT = [
+    Edit(HashIndex, method, "self._parents[position] != above or ", "") for method in ("match", "insert")
+]  # fmt: skip
+NO_TOKENS = [
+    Edit(HashIndex, "_has_key", "self._tokens[position * width : (position + 1) * width] == key and", "True and"),
+    Edit(HashIndex, "_has_key", "self._tokens[position * width : (position + 1) * width] == key[:width]", "True"),
+]
+NO_EXTRAS = [
+    Edit(HashIndex, "_has_key", "position not in self._extras", "True"),
+    Edit(HashIndex, "_has_key", "and self._extras.get(position) == key[width:]", ""),
+]
+
+ENGINE_MUTANTS: dict[str, list[Edit]] = {
+    "old key kept on reuse": [Edit(KVManager, "_allocate", "self.index.remove(block)", "0")],
+    "unchained hash": [UNCHAINED, *NO_PARENT],
+    "short hash without verification": [*NO_PARENT, *NO_TOKENS, *NO_EXTRAS],
+    "tokens not compared": NO_TOKENS,
+    "full-prompt hit": [Edit(KVManager, "lookup", "(request.num_known - 1)", "request.num_known")],
+    "one block too few": [Edit(KVManager, "reserve", "-(-num_tokens //", "-(-(num_tokens - 1) //")],
+    "one block too many": [Edit(KVManager, "reserve", "-(-num_tokens //", "-(-(num_tokens + 1) //")],
+    "hit not held": [Edit(KVManager, "admit", "self.pool.touch(block)", "pass")],
+    "revived blocks counted as free": [Edit(KVManager, "shortage", "pool.num_free - revived", "pool.num_free")],
+    "part of a block indexed": [Edit(KVManager, "commit", "num_computed // self.block_size", "num_computed")],
+    "released to the wrong count": [Edit(BlockPool, "release", "self.ref_counts[block] -= 1", "pass")],
+    "progress kept when preempted": [Edit(Scheduler, "_preempt_one", "request.num_computed = 0", "pass")],
+    "tokens in flight kept when preempted": [Edit(Scheduler, "_preempt_one", "request.num_in_flight = 0", "pass")],
+    "epoch kept when preempted": [Edit(Scheduler, "_preempt_one", "request.epoch += 1", "pass")],
+    "epoch kept when ended": [Edit(Scheduler, "_take_out", "request.epoch += 1", "pass")],
+    "epoch kept when aborted": [Edit(Engine, "_end_when_it_lands", "request.epoch += 1", "pass")],
+    "stale decode committed": [Edit(Engine, "_commit_decodes", "request.epoch != epoch", "False")],
+    "stale chunk committed": [Edit(Engine, "commit_step", "request.epoch != part.epoch", "False")],
+    "abort forgotten when the step lands": [Edit(Engine, "_drop_result", "request.abort_requested", "False")],
+    "victim keeps its part": [Edit(Scheduler, "_preempt_one", "draft.parts.pop(request.request_id, None)", "pass")],
+    "victim keeps its row": [Edit(Scheduler, "_preempt_one", "if request in draft.decodes", "if False")],
+    "victim leaves its slot": [Edit(Scheduler, "_preempt_one", "draft.plan.positions, draft.plan.slots,", "")],
+    "swapped, it forgets what is computed": [
+        Edit(Scheduler, "_preempt_one", "request.num_swaps += 1", "request.num_computed = 0")
+    ],
+    "swapped although the host is full": [
+        Edit(Scheduler, "_preempt_one", "self._kv.swap_out(request)", "(self._kv.swap_out(request) or True)")
+    ],
+    "swapped in by a step that preempted": [Edit(Scheduler, "_swap_in", "and not draft.preempted", "")],
+    "swapped in and not told": [Edit(Scheduler, "_swap_in", "self.swapped.remove(request)", "pass")],
+    "admission while someone is swapped out": [
+        Edit(Scheduler, "_admit_waiting", "if first_swapped is not None and not", "if False and not")
+    ],
+    "admission after preemption": [Edit(Scheduler, "_admit_waiting", "if not all(", "if False and all(")],
+    "oldest preempted first": [Edit(Scheduler, "_make_room", "max(self.running", "min(self.running")],
+    "preempting itself, it runs all the same": [
+        Edit(Scheduler, "_make_room", "return False", "return self._kv.admit(request, self._kv.lookup(request))")
+    ],
+    "sampled within a prompt": [Edit(Scheduler, "_fill_parts", "end == request.num_known", "True")],
+    "reads past the chunk": [
+        Edit(Scheduler, "_fill_parts", "lengths.append(end)", "lengths.append(max(end, request.num_known))")
+    ],
+    "reads short of the decode": [Edit(Scheduler, "_fill_decodes", "[position + 1 for", "[position for")],
+    "a draw of the output before": [
+        Edit(Scheduler, "_fill_decodes", "context - request.num_prompt", "context - request.num_prompt - 1")
+    ],
+    "planned past the longest output": [
+        Edit(Scheduler, "_schedule_decodes", "start + 1 >= request.max_total_tokens or ", "")
+    ],
+    "the last token fed twice": [
+        Edit(Scheduler, "_add_input", "plan.token_ids.append(0)", "plan.token_ids.append(request.token_ids[-1])"),
+        Edit(Scheduler, "_add_input", "plan.drawn[len(plan.token_ids)] = request.last_draw", "pass"),
+    ],
+    "another row's draw": [Edit(Scheduler, "_add_input", "request.last_draw", "0")],
+    "shaped by draws not known": [Edit(Scheduler, "_schedule_decodes", "or not request.is_plain", "")],
+    "waiting for a draw, it leaves its place": [
+        Edit(Scheduler, "_has_place", "len(self.running) - given_back", "len(self.running) // 2")
+    ],
+    "plans in flight see the table shrink": [
+        Edit(KVManager, "_drop", "table.blocks = table.blocks[:keep]", "del table.blocks[keep:]")
+    ],
+    "indexed one decode late": [
+        Edit(Engine, "_commit_decodes", "request.num_computed % size == 0", "request.num_computed % size == 1")
+    ],
+    "cached tokens cost budget": [
+        Edit(Scheduler, "_admit_waiting", "one.num_known - one.num_computed", "one.num_known")
+    ],
+    "queue ignores order": [
+        Edit(WaitingQueue, "push", "_Entry(self._order.rank(request)", "_Entry((-request.index,)")
+    ],
+    "one request more than may run": [
+        Edit(Scheduler, "_has_place", "min(self._config.max_running", "1 + min(self._config.max_running")
+    ],
+    "decodes cost no budget": [
+        Edit(Scheduler, "_schedule_decodes", "max_batch_tokens - len(draft.decodes)", "max_batch_tokens")
+    ],
+    "prompts before decodes": [Edit(Scheduler, "_schedule_others", "decodes + prompts", "prompts + decodes")],
+    "a token computed once and counted twice": [
+        Edit(Engine, "_commit_decodes", "request.num_computed += 1", "request.num_computed += 2")
+    ],
+    "preempted and not queued again": [Edit(Scheduler, "_preempt_one", "self.add(request)", "pass")],
+    "taken though it can never fit": [
+        Edit(engine_module, "check_room", "max_total_tokens - 1) //", "num_prompt - 1) //")
+    ],
+    "ended and its blocks kept": [Edit(Scheduler, "_take_out", "self._kv.release(request)", "pass")],
+    "ended once for each step in flight": [Edit(Engine, "_drop_result", " and not request.is_finished", "")],
+    "an abort that nobody is told of": [
+        Edit(Engine, "_abort", 'self._outbox.append(self._end(request, "abort", self.clock()))',
+             'self._end(request, "abort", self.clock())')
+    ],
+}  # fmt: skip

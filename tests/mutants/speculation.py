@@ -1,0 +1,67 @@
+"""Faults in drafting and verification: workloads that all draft kill them, and the rejection rule's, enumeration."""
+
+from __future__ import annotations
+
+from mutation import Edit
+
+from minillm.core import draws
+from minillm.core import engine as engine_module
+from minillm.core.engine import Engine
+from minillm.core.speculate import rejection, speculator
+from minillm.core.speculate.draft_model import DraftModel
+from minillm.core.speculate.draft_tree import DraftTree
+from minillm.core.speculate.speculator import Speculator
+
+# Killed by workloads that all draft.
+PATH_COPIED = Edit(Engine, "_keep_accepted", "(first + node, first + i) for", "(first + i, first + node) for")
+SPECULATION_MUTANTS: dict[str, list[Edit]] = {
+    "last draw dropped": [Edit(engine_module, "draws_that_count", "[0, *(1 + n for n in path)]", "[0, *path[1:]]")],
+    "draws of a chain": [Edit(engine_module, "draws_that_count", "(1 + n for n in path)", "range(1, len(path) + 1)")],
+    "accepted unseen": [Edit(speculator, "accepted_path", "and token_id == draws[1 + node]", "")],
+    "compared with the draw after it": [Edit(speculator, "accepted_path", "draws[1 + node]", "draws[1 + candidate]")],
+    "tree walked as a chain": [Edit(speculator, "accepted_path", "draft.parent(candidate) == node and ", "")],
+    "committed past the stop": [Edit(engine_module, "commit_tokens", "break", "pass")],
+    "rewound one too far": [Edit(Engine, "_keep_accepted", "kv.rewind(request, ", "kv.rewind(request, -1 + ")],
+    "rewound one too little": [Edit(Engine, "_keep_accepted", "kv.rewind(request, ", "kv.rewind(request, 1 + ")],
+    "drafts indexed": [
+        Edit(Engine, "_keep_accepted", "request.num_known - 1", "min(request.num_known, part.start + part.num_draws)")
+    ],
+    "newest token taken for computed": [Edit(Engine, "_keep_accepted", "request.num_known - 1", "request.num_known")],
+    "accepted path left in its places": [Edit(Engine, "_keep_accepted", "if places:", "if False:")],
+    "path copied the wrong way": [PATH_COPIED],
+    "drafted beyond max_tokens": [Edit(Speculator, "_ask", "- known - 1", "- known")],
+    "one number for all draws of a step": [Edit(draws, "_add_draw", "num_output + ahead", "num_output")],
+    "drafts shaped by what is known alone": [Edit(speculator, "transform_for", ", *ahead]", "]")],
+    "ends banned by what is known alone": [Edit(speculator, "transform_for", "num_output + len(ahead)", "num_output")],
+    "drafts over the budget": [Edit(Speculator, "draft", "budget -= ask.max_tokens", "pass")],
+    "slots not reserved": [Edit(Speculator, "_ask", "reserve(request, known + num_tokens)", "reserve(request, known)")],
+    "draft behind tokens not computed": [
+        Edit(Speculator, "_may_draft", "part.start != part.request.num_known - 1", "part.request.num_output == 0")
+    ],
+    "slots kept that no draft took": [
+        Edit(Speculator, "draft", "self._kv.rewind(request, request.num_known + len(draft.token_ids))", "pass")
+    ],
+    "tree at the positions of a chain": [
+        Edit(Speculator, "extend", "first + depth for depth in depths(draft.parents)", "places")
+    ],
+    "tree attended to as a chain": [Edit(Speculator, "extend", "plan.trees[len(plan.request_ids) - 1]", "_")],
+}  # fmt: skip
+
+# Killed by workloads on draft models.
+DRAFT_MODEL_MUTANTS: dict[str, list[Edit]] = {
+    "draft cache not rewound": [Edit(DraftModel, "num_cached", "ask.num_accepted)", "99 + ask.num_accepted)")],
+    "draft cache trusted after preemption": [Edit(DraftModel, "num_cached", "cached.epoch != request.epoch", "False")],
+    "branches taken for cached": [Edit(DraftTree, "propose", "0 if tree.tokens", "len(tree.run) if tree.tokens")],
+}  # fmt: skip
+
+# Killed by enumeration.
+RULE_MUTANTS: dict[str, list[Edit]] = {
+    "residual not scaled": [Edit(rejection, "draw_against", "draw * mass", "draw")],
+    "residual is the target": [
+        Edit(rejection, "draw_against", "max(0.0, probability - (0.0 if q is None else q[token_id]))", "probability")
+    ],
+    "residual keeps the drafted token": [Edit(rejection, "draw_against", "if token_id != drafted", "if True")],
+    "kept whatever the proposal": [Edit(rejection, "draw_against", "1.0 if q is None else q[drafted]", "1.0")],
+    "always kept": [Edit(rejection, "draw_against", "proposal.coin * certainty", "0.0")],
+    "one number for coin and draw": [Edit(rejection, "draw_against", "proposal.coin *", "draw *")],
+}  # fmt: skip
