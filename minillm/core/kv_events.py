@@ -78,6 +78,10 @@ class PrefixReplica:
     def __len__(self) -> int:
         return len(self._digests)
 
+    def __contains__(self, digest: object) -> bool:
+        """Whether the block of this digest is stored."""
+        return digest in self._digests
+
     def apply(self, event: BlockEvent) -> bool:
         """False, and nothing done, if events before this one are missing. One that was applied already is skipped."""
         if event.number > self._number + 1:

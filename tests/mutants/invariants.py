@@ -162,6 +162,28 @@ INVARIANTS: dict[str, Invariant] = {
         (_WORKLOADS,),
         ("ended once for each step in flight", "an abort that nobody is told of"),
     ),
+    # The router
+    "I37": Invariant(
+        "never a worker that is not healthy",
+        ("tests/core/test_router.py::TestRouter",),
+        ("sent to a worker that has failed",),
+    ),
+    "I38": Invariant(
+        "the load of one worker is bounded by the mean, whatever the skew",
+        (
+            "tests/core/test_router.py::TestRouter",
+            "tests/core/test_router.py::test_i38_one_prompt_of_one_session_is_spread_over_all_workers",
+        ),
+        ("a worker over the bound is taken", "failed workers count in the mean", "load counted as requests"),
+    ),
+    "I39": Invariant(
+        "equal states choose equally",
+        (
+            "tests/core/test_router.py::TestRouter",
+            "tests/core/test_router.py::test_i39_choices_do_not_depend_on_the_process",
+        ),
+        ("numbers from a generator that all share",),
+    ),
     # Grammars
     "I40": Invariant(
         "every prefix can be completed, and the end comes in accepting states alone",

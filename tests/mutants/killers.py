@@ -15,6 +15,7 @@ from grammar_harness import audit, random_grammar
 from index_callers import random_index_calls
 from kv_callers import random_calls
 from pool_callers import random_pool_calls
+from router_callers import random_routing
 from sampling_reference import random_samplings
 from text_callers import random_texts
 
@@ -85,3 +86,4 @@ TEXT = Killer(
     2000,
 )
 GRAMMAR = Killer("tests/core/test_grammar.py::test_any_small_grammar", small_grammar, 500)
+ROUTER = Killer("tests/core/test_router.py::TestRouter", one_of(random_routing), 1000)

@@ -18,10 +18,11 @@ from mutation import Edit, mutate
 from minillm.backends.hash_model import WrongReadError
 from minillm.core.blocks import PoolError
 from minillm.core.engine import EngineError
+from minillm.core.router import RouterError
 
 # A NameError or a TypeError would be a fault of the mutant, not one that a check has found.
 KILLS = (
-    *(AssertionError, pytest.fail.Exception, PoolError, EngineError, WrongReadError),
+    *(AssertionError, pytest.fail.Exception, PoolError, EngineError, WrongReadError, RouterError),
     *(IndexError, KeyError, ValueError),
 )
 
