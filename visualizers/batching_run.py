@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from itertools import pairwise
 from statistics import NormalDist
 
 from minillm import catalog
@@ -17,6 +16,7 @@ from minillm.core.engine import Engine
 from minillm.core.plan import StepPlan
 from minillm.core.request import Request
 from minillm.core.sampling import SamplingParams, uniform
+from visualizers.modelled import step_time
 
 POLICIES: tuple[PolicyName, ...] = ("static", "dynamic", "continuous")
 NUM_REQUESTS = 24
@@ -81,7 +81,7 @@ def _output_tokens(index: int, draw: float, spread: str) -> int:
 @cache
 def serve(policy: PolicyName, rate: float, spread: str, batch: int, model: str, accelerator: str) -> tuple[Served, ...]:
     """The workload through the engine. Each step lasts as long as the roofline says that it must."""
-    step_time, num_blocks = _modelled(model, accelerator)
+    seconds, num_blocks = _modelled(model, accelerator)
     clock = VirtualClock()
     config = EngineConfig(
         block_size=BLOCK_SIZE,
@@ -93,7 +93,7 @@ def serve(policy: PolicyName, rate: float, spread: str, batch: int, model: str, 
         prefix_caching=False,
         record_trace=False,
     )
-    engine = Engine(SimulatedBackend(Weightless(max_model_len=4096), step_time, clock), config, clock=clock)
+    engine = Engine(SimulatedBackend(Weightless(max_model_len=4096), seconds, clock), config, clock=clock)
     jobs = workload(rate, spread)
     for job in jobs:
         params = SamplingParams(temperature=0, max_tokens=job.output, ignore_eos=True)
@@ -106,15 +106,8 @@ def serve(policy: PolicyName, rate: float, spread: str, batch: int, model: str, 
 def _modelled(model: str, accelerator: str) -> tuple[Callable[[StepPlan], float], int]:
     """The seconds of a step, and the KV blocks that fit beside the weights."""
     target, machine = catalog.model(model), catalog.accelerator(accelerator)
-
-    def step_time(plan: StepPlan) -> float:
-        starts = plan.query_starts
-        new = [b - a for a, b in pairwise(starts)]
-        cached = [c - n for c, n in zip(plan.context_lengths, new, strict=True)]
-        return target.step_time_s(machine, new, cached, sampled=len(plan.sample_tokens))
-
     room = MEMORY_SHARE * machine.memory_bytes - target.weight_bytes("bf16")
-    return step_time, int(room // (BLOCK_SIZE * target.kv_bytes_per_token("bf16")))
+    return step_time(target, machine), int(room // (BLOCK_SIZE * target.kv_bytes_per_token("bf16")))
 
 
 def _served(requests: list[Request], jobs: tuple[Job, ...], *, closed: bool) -> tuple[Served, ...]:

@@ -9,19 +9,19 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import count, islice, pairwise
+from itertools import count, islice
 from typing import Literal
 
 from minillm import catalog
 from minillm.backends.simulated import SimulatedBackend, Weightless
-from minillm.catalog import Accelerator, Model
+from minillm.catalog import Model
 from minillm.core.clock import VirtualClock
 from minillm.core.config import EngineConfig, IndexName
 from minillm.core.engine import Engine
 from minillm.core.eviction import EvictionName
-from minillm.core.plan import StepPlan
 from minillm.core.request import Request
 from minillm.core.sampling import SamplingParams, uniform
+from visualizers.modelled import step_time
 
 Traffic = Literal["conversations", "documents", "new-prompts", "salts"]
 MODEL, ACCELERATOR = "llama-3-8b", "h100-sxm"
@@ -113,7 +113,7 @@ def serve(
         record_trace=False,
     )
     backend = Weightless(max_model_len=4096, vocab_size=1 << 20, crossover_tokens=_crossover_tokens(model))
-    engine = Engine(SimulatedBackend(backend, _step_time(model, machine), clock), config, clock=clock)
+    engine = Engine(SimulatedBackend(backend, step_time(model, machine), clock), config, clock=clock)
     talks = _converse(engine, work.conversations, salted=traffic == "salts")
     for arrival_s, document in work.documents:
         engine.add_request(document, _ANSWER, arrival_s=arrival_s)
@@ -154,15 +154,6 @@ def _converse(engine: Engine, talks: Sequence[Conversation], *, salted: bool) ->
     for number, talk in enumerate(talks):
         send(number, 0, talk.system, talk.start_s)
     return go_on
-
-
-def _step_time(model: Model, machine: Accelerator) -> Callable[[StepPlan], float]:
-    def step_time(plan: StepPlan) -> float:
-        new = [b - a for a, b in pairwise(plan.query_starts)]
-        cached = [c - n for c, n in zip(plan.context_lengths, new, strict=True)]
-        return model.step_time_s(machine, new, cached, sampled=len(plan.sample_tokens))
-
-    return step_time
 
 
 def _crossover_tokens(model: Model) -> float:

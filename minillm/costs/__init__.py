@@ -19,6 +19,13 @@ from minillm.costs.kv import (
     latent_values_per_token,
     max_context_tokens,
 )
+from minillm.costs.preemption import (
+    pcie_bytes_per_s,
+    recompute_crossover_tokens,
+    recompute_time_s,
+    swap_copies,
+    swap_time_s,
+)
 from minillm.costs.roofline import (
     attainable_flops,
     bandwidth_utilization,
@@ -71,7 +78,12 @@ __all__ = [
     "max_context_tokens",
     "number_format",
     "padding_waste",
+    "pcie_bytes_per_s",
+    "recompute_crossover_tokens",
+    "recompute_time_s",
     "ridge_flops_per_byte",
     "size_bytes",
     "step_time_s",
+    "swap_copies",
+    "swap_time_s",
 ]

@@ -27,6 +27,7 @@ _COSTS: Mapping[str, Dimension] = {
     "bandwidth_utilization": {},
     "attention_pairs": {},
     "expected_experts": {},
+    "swap_copies": {},
 }
 
 
