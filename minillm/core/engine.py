@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
 
 from minillm.backends.base import Backend
 from minillm.core.admission import (
@@ -29,32 +28,29 @@ from minillm.core.admission import (
 from minillm.core.beams import BeamSearch
 from minillm.core.block_keys import ExtraKey, Hash, digest128
 from minillm.core.clock import VirtualClock
+from minillm.core.commit import Committer
 from minillm.core.config import EngineConfig
 from minillm.core.constraint import check_budget
 from minillm.core.detokenizer import Detokenizer, TokenBytes
-from minillm.core.group import Group, fork
+from minillm.core.errors import EngineError
+from minillm.core.group import Group
+from minillm.core.integrity import check_integrity
 from minillm.core.kv_manager import KVManager
+from minillm.core.lifecycle import Lifecycle
 from minillm.core.load import LoadShedder
-from minillm.core.logprobs import TokenLogprobs
 from minillm.core.metrics import RunMetrics, StepSample, run_metrics
-from minillm.core.order import FirstComeOrder, make_order
-from minillm.core.plan import StepPlan, StepResult
+from minillm.core.order import make_order
+from minillm.core.plan import StepResult
 from minillm.core.policy import make_policy
-from minillm.core.request import Event, FinishReason, Request, RequestError, Status
+from minillm.core.request import Event, Request, RequestError, Status
 from minillm.core.sampling import SamplingParams, derived_seed, uniform
-from minillm.core.scheduler import Scheduled, Scheduler, Step
-from minillm.core.speculate.accept import draws_that_count
+from minillm.core.scheduler import Scheduler, Step
 from minillm.core.speculate.draft import DraftError
 from minillm.core.speculate.speculator import Speculation, Speculator
 from minillm.core.step_times import StepTimes
-from minillm.core.stops import commit_tokens
 from minillm.core.trace import Trace
 
 __all__ = ["Engine", "EngineError", "Event", "KVUsage", "Request", "RequestError"]
-
-
-class EngineError(RuntimeError):
-    """The engine or its backend broke a rule: a fault of the code, not of a request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,18 +123,18 @@ class Engine:
             vocab_size=capacity.vocab_size,
             speculator=self.speculator,
         )
-        self.requests: dict[str, Request] = {}
+        self._lifecycle = Lifecycle(self.scheduler, self.speculator, self.trace, clock)
+        self._committer = Committer(
+            backend, self.kv, self.scheduler, self.speculator, self.order, self._lifecycle, self.trace
+        )
+        self.requests = self._lifecycle.requests
         self.num_steps = 0
         self._eos_ids = frozenset(i for i in eos_ids if 0 <= i < capacity.vocab_size)
         self._tokenizer = tokenizer
-        self._detokenizers: dict[str, Detokenizer] = {}
         self._pending: list[tuple[float, int, Request]] = []  # heap of arrivals that were not looked at yet
-        self._num_unfinished = 0
-        self._outbox: list[Event] = []  # events made outside a commit, delivered by the next step
         self._flight: deque[_InFlight] = deque()  # steps handed to the backend, the oldest first
         self._num_planned = 0
         self._last_ids: list[int] = []  # the draws of the step that landed last
-        self._charges = type(self.order).on_token is not FirstComeOrder.on_token
         self._samples: list[StepSample] = []
 
     def add_request(
@@ -209,10 +205,7 @@ class Engine:
                 request.prompt_logprobs = requests[0].prompt_logprobs  # one list: the prompt is computed once
             requests[0].is_plain = False  # until the others part from it
         for request in requests:
-            if self._tokenizer is not None:
-                self._detokenizers[request.request_id] = Detokenizer(self._tokenizer, params.stop)
-            self.requests[request.request_id] = request
-        self._num_unfinished += len(requests)
+            self._lifecycle.add(request, Detokenizer(self._tokenizer, params.stop) if self._tokenizer else None)
         heapq.heappush(self._pending, (arrival_s, index, requests[0]))
         return requests[0]
 
@@ -227,34 +220,14 @@ class Engine:
 
     def has_work(self) -> bool:
         """Whether a request has not ended, or an event is still to be delivered."""
-        return self._num_unfinished > 0 or bool(self._outbox) or bool(self._flight)
+        return self._lifecycle.num_unfinished > 0 or bool(self._lifecycle.outbox) or bool(self._flight)
 
     def abort(self, request_id: str) -> bool:
         """End a request; its terminal event comes with the next step. False if it is unknown or has ended.
 
         By the id of the first of several outputs, or of any hypothesis of a beam search, all of them end.
         """
-        request = self.requests.get(request_id)
-        if request is None:
-            return False
-        group = request.group
-        whole = group is not None and (group.beams is not None or request is group.members[0])
-        return any([self._abort(member) for member in (group.members if group is not None and whole else [request])])
-
-    def _abort(self, request: Request) -> bool:
-        if request.is_finished or request.abort_requested:
-            return False
-        if request.num_in_flight:
-            self._end_when_it_lands(request)
-        else:
-            self._outbox.append(self._end(request, "abort", self.clock()))
-        return True
-
-    def _end_when_it_lands(self, request: Request) -> None:
-        """The backend may be writing to its blocks: they are released when the step lands."""
-        request.abort_requested = True
-        request.epoch += 1  # so that commit looks at it
-        self.trace.emit("abort", request.request_id)
+        return self._lifecycle.abort(request_id)
 
     def step(self) -> list[Event]:
         """Land the oldest step in flight and return its events: none if nothing can run now.
@@ -263,7 +236,7 @@ class Engine:
         ``VirtualClock``, a step that finds nothing to do jumps to the next time when there is.
         """
         self._launch()
-        while not self._flight and not self._outbox and isinstance(self.clock, VirtualClock):
+        while not self._flight and not self._lifecycle.outbox and isinstance(self.clock, VirtualClock):
             wake_s = self.next_wake_s()
             if wake_s is None or wake_s <= self.clock():
                 break
@@ -271,8 +244,7 @@ class Engine:
             self._launch()
         if self._flight:
             return self._land()
-        events, self._outbox = self._outbox, []
-        return events
+        return self._lifecycle.take_events()
 
     def _launch(self) -> None:
         """Plan steps and hand them to the backend, until one is in flight and ``overlap`` more behind it."""
@@ -319,7 +291,9 @@ class Engine:
         except Exception as error:
             message = f"{type(error).__name__}: {error}"
             for step in [flight.step for flight in self._flight]:
-                self._fail([self.requests[r] for r in self.kv.swapped_by(step.copies)] + step.requests, message)
+                self._lifecycle.fail(
+                    [self.requests[r] for r in self.kv.swapped_by(step.copies)] + step.requests, message
+                )
             self.num_steps += len(self._flight)
             self._flight.clear()
             raise
@@ -341,7 +315,7 @@ class Engine:
             idle_steps += 1
             if idle_steps > 2:  # one is legal: a step in which everyone was preempted
                 raise EngineError(
-                    f"{self._num_unfinished} requests cannot go on: {self.kv.pool.num_free} blocks are free, "
+                    f"{self._lifecycle.num_unfinished} requests cannot go on: {self.kv.pool.num_free} blocks are free, "
                     f"{len(self.scheduler.running)} requests run, {self.scheduler.waiting.num_requests} wait, "
                     f"{self.scheduler.swapped.num_requests} are swapped out"
                 )
@@ -360,7 +334,7 @@ class Engine:
         try:
             step = self.scheduler.schedule(self._num_planned, now_s, self._next_arrival_s() is not None)
         except DraftError as error:
-            self._fail([request for request in self.scheduler.running if request.num_in_flight], str(error))
+            self._lifecycle.fail([request for request in self.scheduler.running if request.num_in_flight], str(error))
             raise EngineError(str(error)) from error
         if step is not None:
             self._num_planned += 1
@@ -376,7 +350,7 @@ class Engine:
             return
         unread = sum(request.num_known - request.num_computed for request in self.scheduler.running)
         for request, why in self._load.refused(stayed, waiting.num_requests, waiting.num_tokens, unread):
-            self._outbox.append(self._end(request, "error", now_s, error=why))
+            self._lifecycle.outbox.append(self._lifecycle.end(request, "error", now_s, error=why))
 
     def commit_step(self, step: Step, result: StepResult) -> list[Event]:
         """Take over what the backend computed: tokens, ends, blocks to index, metrics."""
@@ -384,62 +358,14 @@ class Engine:
         self.trace.mark(step.plan.step, now_s)
         num_requests, num_tokens = len(step.plan.request_ids), len(step.plan.token_ids)
         self.trace.emit("land", "", tokens=num_tokens, computed=self.kv.pool.num_used)
-        events, self._outbox = self._outbox, []
-        self._commit_decodes(step, result.token_ids, now_s, events)
-        draw = len(step.decodes)  # the first of a part's draws
-        for part in step.parts:
-            request, first_draw, draw = part.request, draw, draw + part.num_draws
-            if request.epoch != part.epoch:
-                self._drop_result(request, now_s, events)
-                continue
-            request.num_in_flight -= part.num_tokens + len(part.draft.token_ids)
-            request.num_computed = part.start + part.num_tokens
-            self.kv.commit(request)
-            if not request.is_plain or part.draft.token_ids:
-                self._commit_draws(part, step.plan, result, first_draw, now_s, events)
-            elif part.num_draws:
-                self._commit_token(request, result.token_ids[first_draw], now_s, events)
-        for part in step.parts:  # once all beams of this step have made their offer
-            if part.request.group is not None and part.request.group.beams is not None:
-                self._advance(part.request.group.beams, now_s, events)
+        events = self._lifecycle.take_events()
+        self._committer.commit(step, result, now_s, events)
         self.num_steps += 1
         self.step_times.observe(num_tokens, result.elapsed_s)
         self._samples.append(StepSample(now_s, result.elapsed_s, num_requests, num_tokens, self.kv.pool.num_used))
         if self.config.debug_checks:
             self.check()
         return events
-
-    def _commit_decodes(self, step: Step, token_ids: Sequence[int], now_s: float, events: list[Event]) -> None:
-        """One token for each plain decode. A token that ends nothing and has no text is done here, and quickly."""
-        size, has_text, traced, charges = self.config.block_size, self._tokenizer, self.trace.enabled, self._charges
-        for request, epoch, token_id in zip(step.decodes, step.epochs, token_ids, strict=False):
-            if request.epoch != epoch:
-                self._drop_result(request, now_s, events)
-                continue
-            request.num_in_flight -= 1
-            request.num_computed += 1
-            if request.num_computed % size == 0:
-                self.kv.commit(request)
-            known = request.token_ids
-            if (
-                has_text
-                or traced
-                or charges
-                or token_id in request.stop_ids
-                or len(known) + 1 >= request.max_total_tokens
-            ):
-                self._commit_token(request, token_id, now_s, events)
-            else:
-                known.append(token_id)
-                request.token_times_s.append(now_s)
-                request.chunk_sizes.append(1)
-                events.append(Event(request.request_id, "token", now_s, token_id))
-
-    def _drop_result(self, request: Request, now_s: float, events: list[Event]) -> None:
-        """It ended or was preempted since the step was planned: its blocks are gone. Or an abort waited for this."""
-        self.trace.emit("drop", request.request_id)
-        if request.abort_requested and not request.is_finished:
-            events.append(self._end(request, "abort", now_s))
 
     def next_wake_s(self) -> float | None:
         """When something may become runnable although no one calls: an arrival, or a policy's deadline."""
@@ -449,6 +375,10 @@ class Engine:
 
     def metrics(self) -> RunMetrics:
         return run_metrics(self.requests.values(), self._samples, self.scheduler.num_preemptions)
+
+    def check(self) -> None:
+        """Raise ``EngineError`` or ``PoolError`` unless requests, tables, index and pool agree. Between steps."""
+        check_integrity(self.scheduler, self.kv)
 
     def kv_usage(self) -> KVUsage:
         pool = self.kv.pool
@@ -466,192 +396,12 @@ class Engine:
             total_host_blocks=host.num_blocks,
         )
 
-    def check(self) -> None:
-        """Raise ``EngineError`` or ``PoolError`` unless requests, tables, index and pool agree. Between steps."""
-        self.kv.check()
-        running = self.scheduler.running
-        swapped = self.scheduler.swapped.requests()
-        if len(swapped) != self.scheduler.swapped.num_requests or not all(map(self.kv.is_swapped, swapped)):
-            raise EngineError(f"{len(swapped)} requests are swapped out, the queue counts them otherwise")
-        if set(self.kv.tables) != {request.request_id for request in running}:
-            raise EngineError(f"tables of {sorted(self.kv.tables)}, but {len(running)} requests run")
-        for request in running:
-            blocks = self.kv.table(request.request_id)
-            holds_still = request.group is not None and request.group.beams is not None
-            if request.status is not Status.RUNNING or not 0 <= request.num_computed < request.num_known + holds_still:
-                raise EngineError(
-                    f"{request.request_id} is {request.status.value}, {request.num_computed} of "
-                    f"{request.num_known} tokens computed"
-                )
-            if request.group is not None and request.group.beams is not None and request.group.beams.have_parted:
-                raise EngineError(f"of the beams of {request.group.members[0].request_id} some run and some do not")
-            tokens = request.num_computed + request.num_in_flight
-            if len(blocks) != self.kv.blocks_for(tokens):
-                raise EngineError(f"{request.request_id} holds {len(blocks)} blocks for {tokens} tokens")
-
     def _check_result(self, step: Step, result: StepResult) -> None:
         wanted = len(step.plan.sample_tokens)
         if len(result.token_ids) != wanted:
             raise EngineError(f"step {step.plan.step} wants {wanted} tokens, got {len(result.token_ids)}")
         if wanted and not 0 <= min(result.token_ids) <= max(result.token_ids) < self.capacity.vocab_size:
             raise EngineError(f"step {step.plan.step} sampled an id outside the vocabulary: {result.token_ids}")
-
-    def _commit_draws(
-        self, part: Scheduled, plan: StepPlan, result: StepResult, first_draw: int, now_s: float, events: list[Event]
-    ) -> None:
-        """Log-probabilities of prompt tokens, and what was drawn after the last one known, for each who draws there."""
-        request = part.request
-        draws = range(first_draw, first_draw + part.num_draws)
-        request.prompt_logprobs.extend(result.logprobs[draw] for draw in draws if draw in plan.targets)
-        draws = range(draws.start + sum(draw in plan.targets for draw in draws), draws.stop)
-        if part.error:
-            events.append(self._end(request, "error", now_s, error=part.error))
-        elif draws and request.group is not None and request.group.beams is not None:
-            request.group.beams.offer(request, result.logprobs[draws[0]])
-        elif part.draft.token_ids:
-            self._commit_draft(part, result, draws, now_s, events)
-        elif draws:
-            for draw, member in zip(draws, self._drawing(request), strict=True):
-                if not member.is_finished:
-                    self._commit_token(member, result.token_ids[draw], now_s, events, result.logprobs.get(draw))
-
-    def _commit_draft(
-        self, part: Scheduled, result: StepResult, draws: Sequence[int], now_s: float, events: list[Event]
-    ) -> None:
-        """The tokens that the target accepts of a draft, and the one drawn after them."""
-        if self.speculator is None:
-            raise EngineError(f"{part.request.request_id} has a draft without speculation")
-        path = self.speculator.accept(part, [result.token_ids[draw] for draw in draws])
-        draws = [draws[i] for i in draws_that_count(path)]
-        tokens = [result.token_ids[draw] for draw in draws]
-        logprobs = [result.logprobs[draw] for draw in draws if draw in result.logprobs]
-        self._commit_tokens(part.request, tokens, now_s, events, logprobs, part, path)
-
-    def _drawing(self, request: Request) -> list[Request]:
-        """The request, or all members of its group when they part here: then they run from now on."""
-        group = request.group
-        if group is None or group.has_forked:
-            return [request]
-        group.has_forked = True
-        request.is_plain = request.params.is_plain
-        for member in group.members[1:]:
-            if not member.is_finished:
-                fork(request, member, self.kv, self.scheduler)
-        return group.members
-
-    def _advance(self, beams: BeamSearch, now_s: float, events: list[Event]) -> None:
-        """The next step of a beam search, if all its beams are ready for it, or its outputs if that was the last."""
-        if not beams.is_ready or any(beam.is_finished for beam in beams.beams):
-            return
-        extensions = beams.select()
-        if not beams.is_done:
-            beams.reseat(extensions, self.kv, self.scheduler)
-            for beam in beams.beams:
-                self.trace.emit("token", beam.request_id, token_id=beam.token_ids[-1])
-            return
-        found = beams.best()
-        for member, hypothesis in zip(beams.members, found, strict=False):
-            del member.token_ids[member.num_prompt :]
-            member.logprobs.clear()
-            self._commit_tokens(member, [t.token_id for t in hypothesis.tokens], now_s, events, hypothesis.tokens)
-        for member in beams.members[len(found) :]:
-            error = f"only {len(found)} hypotheses exist: lower beam_width"
-            events.append(self._end_one(member, "error", now_s, error=error))
-
-    def _commit_token(
-        self,
-        request: Request,
-        token_id: int,
-        now_s: float,
-        events: list[Event],
-        logprobs: TokenLogprobs | None = None,
-    ) -> None:
-        self.trace.emit("token", request.request_id, token_id=token_id)
-        self._commit_tokens(request, (token_id,), now_s, events, () if logprobs is None else (logprobs,))
-
-    def _commit_tokens(
-        self,
-        request: Request,
-        token_ids: Sequence[int],
-        now_s: float,
-        events: list[Event],
-        logprobs: Sequence[TokenLogprobs],
-        part: Scheduled | None = None,
-        path: Sequence[int] = (),
-    ) -> None:
-        """Append tokens up to the first that ends the request. With ``part``, all but the last are those of its
-        draft on ``path``."""
-        request_id = request.request_id
-        committed = commit_tokens(
-            request, token_ids, detokenizer=self._detokenizers.get(request_id), time_s=now_s, logprobs=logprobs
-        )
-        request.chunk_sizes.append(len(committed.tokens))
-        if part is not None:
-            self._keep_accepted(part, path[: len(committed.tokens) - 1])
-        for i, (token, text) in enumerate(committed.tokens):
-            self.order.on_token(request)
-            events.append(Event(request_id, "token", now_s, token, text, logprobs=logprobs[i] if logprobs else None))
-        if committed.finish_reason is not None:
-            events.append(self._end(request, committed.finish_reason, now_s, committed.last_text))
-
-    def _keep_accepted(self, part: Scheduled, path: Sequence[int]) -> None:
-        """Bring the K/V of the accepted ``path`` of a draft together, and give back the rest of its slots."""
-        request, first, size = part.request, part.start + part.num_tokens, self.config.block_size
-        for token_id in request.token_ids[first:]:
-            self.trace.emit("token", request.request_id, token_id=token_id)
-        # All but the newest token went through the model, in this step or before.
-        request.num_computed = request.num_known - 1
-        table = self.kv.table(request.request_id)
-        # A tree's tokens lie in the tree's order: those of a path that is not its first one have others between.
-        places = [(first + node, first + i) for i, node in enumerate(path) if node != i]
-        if places:
-            slots = [(table[a // size] * size + a % size, table[b // size] * size + b % size) for a, b in places]
-            self.backend.copy_slots(slots)
-        self.kv.commit(request)
-        self.kv.rewind(request, request.num_computed)
-        self.trace.emit("verify", request.request_id, tokens=len(path), computed=request.num_computed)
-
-    def _end(self, request: Request, reason: FinishReason, now_s: float, text: str = "", error: str = "") -> Event:
-        """End a request, and those of its group that depend on it when it is cut off."""
-        event = self._end_one(request, reason, now_s, text, error)
-        group = request.group
-        if group is not None and reason in ("abort", "error") and group.depends_on(request):
-            for member in group.members:
-                if member.num_in_flight:
-                    self._end_when_it_lands(member)
-                elif not member.is_finished:
-                    self._outbox.append(self._end_one(member, reason, now_s, error=error))
-        return event
-
-    def _end_one(self, request: Request, reason: FinishReason, now_s: float, text: str = "", error: str = "") -> Event:
-        """The only way out of a request: blocks released, one terminal event."""
-        request_id = request.request_id
-        self.scheduler.remove(request)
-        if self.speculator is not None:
-            self.speculator.forget(request_id)
-        detokenizer = self._detokenizers.pop(request_id, None)
-        if detokenizer is not None and reason in ("abort", "error"):
-            text = detokenizer.flush()
-            request.text += text
-        if request.group is not None and request.group.beams is not None and reason in ("abort", "error"):
-            del request.token_ids[request.num_prompt :]  # a beam that was cut off: nobody was told of its tokens
-            request.logprobs.clear()
-        request.finish_reason = reason
-        request.finished_s = now_s
-        request.error = error
-        self._num_unfinished -= 1
-        kind: Literal["finish", "error"] = "error" if reason == "error" else "finish"
-        self.trace.emit(kind, request_id, note=error or reason)
-        return Event(request_id, kind, now_s, text=text, finish_reason=reason, error=error)
-
-    def _fail(self, requests: Sequence[Request], error: str) -> None:
-        """The backend or a drafter raised in a step of these requests: those that have not ended do."""
-        now_s = self.clock()
-        for request in requests:
-            request.num_in_flight = 0  # nothing of it will land
-        for request in requests:
-            if not request.is_finished:
-                self._outbox.append(self._end(request, "error", now_s, error=error))
 
     def _next_arrival_s(self) -> float | None:
         while self._pending and self._pending[0][2].is_finished:  # aborted before it arrived

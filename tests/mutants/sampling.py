@@ -8,8 +8,9 @@ from mutation import Edit
 from minillm.core import beams, draws, sampling
 from minillm.core import scheduler as scheduler_module
 from minillm.core.beams import BeamSearch
-from minillm.core.engine import Engine
+from minillm.core.commit import Committer
 from minillm.core.kv_manager import KVManager
+from minillm.core.lifecycle import Lifecycle
 from minillm.core.scheduler import Scheduler
 from minillm.core.shaping import Transform
 
@@ -29,7 +30,7 @@ DRAW_MUTANTS: dict[str, list[Edit]] = {
     "prompt tokens scored twice": [
         Edit(draws, "_add_prompt_draws", "max(start, len(request.prompt_logprobs))", "start")
     ],
-    "others of a cut group stay": [Edit(Engine, "_end", "group.depends_on(request)", "False")],
+    "others of a cut group stay": [Edit(Lifecycle, "end", "group.depends_on(request)", "False")],
     "prompt scores from the cache": [Edit(KVManager, "lookup", "if request.wants_prompt_logits:", "if False:")],
 }  # fmt: skip
 
@@ -58,7 +59,7 @@ OUTPUT_MUTANTS: dict[str, list[Edit]] = {
     "places owed are given away": [
         Edit(Scheduler, "_has_place", " + sum(group.num_joining for group in self._groups)", "")
     ],
-    "an ended sample goes on": [Edit(Engine, "_drawing", "if not member.is_finished:", "if True:")],
+    "an ended sample goes on": [Edit(Committer, "_drawing", "if not member.is_finished:", "if True:")],
 }  # fmt: skip
 
 # Killed by random logits, transforms and parameters.

@@ -7,8 +7,9 @@ from mutation import Edit
 from minillm.core import engine as engine_module
 from minillm.core.block_keys import BlockKeys
 from minillm.core.blocks import BlockPool
-from minillm.core.engine import Engine
+from minillm.core.commit import Committer
 from minillm.core.kv_manager import KVManager
+from minillm.core.lifecycle import Lifecycle
 from minillm.core.prefix import HashIndex
 from minillm.core.scheduler import Scheduler
 from minillm.core.waiting import WaitingQueue
@@ -42,10 +43,10 @@ ENGINE_MUTANTS: dict[str, list[Edit]] = {
     "tokens in flight kept when preempted": [Edit(Scheduler, "_preempt_one", "request.num_in_flight = 0", "pass")],
     "epoch kept when preempted": [Edit(Scheduler, "_preempt_one", "request.epoch += 1", "pass")],
     "epoch kept when ended": [Edit(Scheduler, "_take_out", "request.epoch += 1", "pass")],
-    "epoch kept when aborted": [Edit(Engine, "_end_when_it_lands", "request.epoch += 1", "pass")],
-    "stale decode committed": [Edit(Engine, "_commit_decodes", "request.epoch != epoch", "False")],
-    "stale chunk committed": [Edit(Engine, "commit_step", "request.epoch != part.epoch", "False")],
-    "abort forgotten when the step lands": [Edit(Engine, "_drop_result", "request.abort_requested", "False")],
+    "epoch kept when aborted": [Edit(Lifecycle, "_end_when_it_lands", "request.epoch += 1", "pass")],
+    "stale decode committed": [Edit(Committer, "_commit_decodes", "request.epoch != epoch", "False")],
+    "stale chunk committed": [Edit(Committer, "commit", "request.epoch != part.epoch", "False")],
+    "abort forgotten when the step lands": [Edit(Committer, "_drop_result", "request.abort_requested", "False")],
     "victim keeps its part": [Edit(Scheduler, "_preempt_one", "draft.parts.pop(request.request_id, None)", "pass")],
     "victim keeps its row": [Edit(Scheduler, "_preempt_one", "if request in draft.decodes", "if False")],
     "victim leaves its slot": [Edit(Scheduler, "_preempt_one", "draft.plan.positions, draft.plan.slots,", "")],
@@ -89,7 +90,7 @@ ENGINE_MUTANTS: dict[str, list[Edit]] = {
         Edit(KVManager, "_drop", "table.blocks = table.blocks[:keep]", "del table.blocks[keep:]")
     ],
     "indexed one decode late": [
-        Edit(Engine, "_commit_decodes", "request.num_computed % size == 0", "request.num_computed % size == 1")
+        Edit(Committer, "_commit_decodes", "request.num_computed % size == 0", "request.num_computed % size == 1")
     ],
     "cached tokens cost budget": [
         Edit(Scheduler, "_admit_waiting", "one.num_known - one.num_computed", "one.num_known")
@@ -105,16 +106,16 @@ ENGINE_MUTANTS: dict[str, list[Edit]] = {
     ],
     "prompts before decodes": [Edit(Scheduler, "_schedule_others", "decodes + prompts", "prompts + decodes")],
     "a token computed once and counted twice": [
-        Edit(Engine, "_commit_decodes", "request.num_computed += 1", "request.num_computed += 2")
+        Edit(Committer, "_commit_decodes", "request.num_computed += 1", "request.num_computed += 2")
     ],
     "preempted and not queued again": [Edit(Scheduler, "_preempt_one", "self.add(request)", "pass")],
     "taken though it can never fit": [
         Edit(engine_module, "check_room", "max_total_tokens - 1) //", "num_prompt - 1) //")
     ],
     "ended and its blocks kept": [Edit(Scheduler, "_take_out", "self._kv.release(request)", "pass")],
-    "ended once for each step in flight": [Edit(Engine, "_drop_result", " and not request.is_finished", "")],
+    "ended once for each step in flight": [Edit(Committer, "_drop_result", " and not request.is_finished", "")],
     "an abort that nobody is told of": [
-        Edit(Engine, "_abort", 'self._outbox.append(self._end(request, "abort", self.clock()))',
-             'self._end(request, "abort", self.clock())')
+        Edit(Lifecycle, "_abort", 'self.outbox.append(self.end(request, "abort", self._clock()))',
+             'self.end(request, "abort", self._clock())')
     ],
 }  # fmt: skip

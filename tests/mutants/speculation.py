@@ -4,30 +4,33 @@ from __future__ import annotations
 
 from mutation import Edit
 
+from minillm.core import commit as commit_module
 from minillm.core import draws
-from minillm.core import engine as engine_module
-from minillm.core.engine import Engine
+from minillm.core.commit import Committer
 from minillm.core.speculate import rejection, speculator
 from minillm.core.speculate.draft_model import DraftModel
 from minillm.core.speculate.draft_tree import DraftTree
 from minillm.core.speculate.speculator import Speculator
 
 # Killed by workloads that all draft.
-PATH_COPIED = Edit(Engine, "_keep_accepted", "(first + node, first + i) for", "(first + i, first + node) for")
+PATH_COPIED = Edit(Committer, "_keep_accepted", "(first + node, first + i) for", "(first + i, first + node) for")
 SPECULATION_MUTANTS: dict[str, list[Edit]] = {
-    "last draw dropped": [Edit(engine_module, "draws_that_count", "[0, *(1 + n for n in path)]", "[0, *path[1:]]")],
-    "draws of a chain": [Edit(engine_module, "draws_that_count", "(1 + n for n in path)", "range(1, len(path) + 1)")],
+    "last draw dropped": [Edit(commit_module, "draws_that_count", "[0, *(1 + n for n in path)]", "[0, *path[1:]]")],
+    "draws of a chain": [Edit(commit_module, "draws_that_count", "(1 + n for n in path)", "range(1, len(path) + 1)")],
     "accepted unseen": [Edit(speculator, "accepted_path", "and token_id == draws[1 + node]", "")],
     "compared with the draw after it": [Edit(speculator, "accepted_path", "draws[1 + node]", "draws[1 + candidate]")],
     "tree walked as a chain": [Edit(speculator, "accepted_path", "draft.parent(candidate) == node and ", "")],
-    "committed past the stop": [Edit(engine_module, "commit_tokens", "break", "pass")],
-    "rewound one too far": [Edit(Engine, "_keep_accepted", "kv.rewind(request, ", "kv.rewind(request, -1 + ")],
-    "rewound one too little": [Edit(Engine, "_keep_accepted", "kv.rewind(request, ", "kv.rewind(request, 1 + ")],
+    "committed past the stop": [Edit(commit_module, "commit_tokens", "break", "pass")],
+    "rewound one too far": [Edit(Committer, "_keep_accepted", "kv.rewind(request, ", "kv.rewind(request, -1 + ")],
+    "rewound one too little": [Edit(Committer, "_keep_accepted", "kv.rewind(request, ", "kv.rewind(request, 1 + ")],
     "drafts indexed": [
-        Edit(Engine, "_keep_accepted", "request.num_known - 1", "min(request.num_known, part.start + part.num_draws)")
+        Edit(Committer, "_keep_accepted", "request.num_known - 1",
+             "min(request.num_known, part.start + part.num_draws)")
     ],
-    "newest token taken for computed": [Edit(Engine, "_keep_accepted", "request.num_known - 1", "request.num_known")],
-    "accepted path left in its places": [Edit(Engine, "_keep_accepted", "if places:", "if False:")],
+    "newest token taken for computed": [
+        Edit(Committer, "_keep_accepted", "request.num_known - 1", "request.num_known")
+    ],
+    "accepted path left in its places": [Edit(Committer, "_keep_accepted", "if places:", "if False:")],
     "path copied the wrong way": [PATH_COPIED],
     "drafted beyond max_tokens": [Edit(Speculator, "_ask", "- known - 1", "- known")],
     "one number for all draws of a step": [Edit(draws, "_add_draw", "num_output + ahead", "num_output")],

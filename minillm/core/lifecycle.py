@@ -1,0 +1,109 @@
+"""Requests from submission to their one terminal event: aborted, failed, cut off with their group, or finished."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+from minillm.core.detokenizer import Detokenizer
+from minillm.core.request import Event, FinishReason, Request
+from minillm.core.scheduler import Scheduler
+from minillm.core.speculate.speculator import Speculator
+from minillm.core.trace import Trace
+
+
+class Lifecycle:
+    """Who was submitted, who has not ended, and the only way out."""
+
+    def __init__(
+        self, scheduler: Scheduler, speculator: Speculator | None, trace: Trace, clock: Callable[[], float]
+    ) -> None:
+        self.requests: dict[str, Request] = {}  # all that were ever submitted, by id
+        self.detokenizers: dict[str, Detokenizer] = {}  # of those that have not ended, if there is a tokenizer
+        self.num_unfinished = 0
+        self.outbox: list[Event] = []  # events made outside a commit, delivered by the next step
+        self._scheduler = scheduler
+        self._speculator = speculator
+        self._trace = trace
+        self._clock = clock
+
+    def add(self, request: Request, detokenizer: Detokenizer | None) -> None:
+        """A request that was checked."""
+        self.requests[request.request_id] = request
+        if detokenizer is not None:
+            self.detokenizers[request.request_id] = detokenizer
+        self.num_unfinished += 1
+
+    def take_events(self) -> list[Event]:
+        """What no step has delivered yet."""
+        events, self.outbox = self.outbox, []
+        return events
+
+    def abort(self, request_id: str) -> bool:
+        """End a request; its terminal event comes with the next step. False if it is unknown or has ended.
+
+        By the id of the first of several outputs, or of any hypothesis of a beam search, all of them end.
+        """
+        request = self.requests.get(request_id)
+        if request is None:
+            return False
+        group = request.group
+        whole = group is not None and (group.beams is not None or request is group.members[0])
+        return any([self._abort(member) for member in (group.members if group is not None and whole else [request])])
+
+    def _abort(self, request: Request) -> bool:
+        if request.is_finished or request.abort_requested:
+            return False
+        if request.num_in_flight:
+            self._end_when_it_lands(request)
+        else:
+            self.outbox.append(self.end(request, "abort", self._clock()))
+        return True
+
+    def _end_when_it_lands(self, request: Request) -> None:
+        """The backend may be writing to its blocks: they are released when the step lands."""
+        request.abort_requested = True
+        request.epoch += 1  # so that commit looks at it
+        self._trace.emit("abort", request.request_id)
+
+    def end(self, request: Request, reason: FinishReason, now_s: float, text: str = "", error: str = "") -> Event:
+        """End a request, and those of its group that depend on it when it is cut off."""
+        event = self.end_one(request, reason, now_s, text, error)
+        group = request.group
+        if group is not None and reason in ("abort", "error") and group.depends_on(request):
+            for member in group.members:
+                if member.num_in_flight:
+                    self._end_when_it_lands(member)
+                elif not member.is_finished:
+                    self.outbox.append(self.end_one(member, reason, now_s, error=error))
+        return event
+
+    def end_one(self, request: Request, reason: FinishReason, now_s: float, text: str = "", error: str = "") -> Event:
+        """The only way out of a request: blocks released, one terminal event."""
+        request_id = request.request_id
+        self._scheduler.remove(request)
+        if self._speculator is not None:
+            self._speculator.forget(request_id)
+        detokenizer = self.detokenizers.pop(request_id, None)
+        if detokenizer is not None and reason in ("abort", "error"):
+            text = detokenizer.flush()
+            request.text += text
+        if request.group is not None and request.group.beams is not None and reason in ("abort", "error"):
+            del request.token_ids[request.num_prompt :]  # a beam that was cut off: nobody was told of its tokens
+            request.logprobs.clear()
+        request.finish_reason = reason
+        request.finished_s = now_s
+        request.error = error
+        self.num_unfinished -= 1
+        kind: Literal["finish", "error"] = "error" if reason == "error" else "finish"
+        self._trace.emit(kind, request_id, note=error or reason)
+        return Event(request_id, kind, now_s, text=text, finish_reason=reason, error=error)
+
+    def fail(self, requests: Sequence[Request], error: str) -> None:
+        """The backend or a drafter raised in a step of these requests: those that have not ended do."""
+        now_s = self._clock()
+        for request in requests:
+            request.num_in_flight = 0  # nothing of it will land
+        for request in requests:
+            if not request.is_finished:
+                self.outbox.append(self.end(request, "error", now_s, error=error))
