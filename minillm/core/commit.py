@@ -194,7 +194,8 @@ class Committer:
             self._order.on_token(request)
             events.append(Event(request_id, "token", now_s, token, text, logprobs=logprobs[i] if logprobs else None))
         if committed.finish_reason is not None:
-            events.append(self._lifecycle.end(request, committed.finish_reason, now_s, committed.last_text))
+            text, error = committed.last_text, committed.error
+            events.append(self._lifecycle.end(request, committed.finish_reason, now_s, text, error))
 
     def _keep_accepted(self, part: Scheduled, path: Sequence[int]) -> None:
         """Bring the K/V of the accepted ``path`` of a draft together, and give back the rest of its slots."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from minillm.core.grammar.expressions import GrammarLimitError
 from minillm.core.request import Request, RequestError
 
 
@@ -27,22 +28,41 @@ def allowed_tokens(request: Request, ahead: Sequence[int] = ()) -> int | None:
     """The tokens that may follow the output and then ``ahead`` (drafts, not known yet), a bit each.
 
     None without a grammar; and behind a draft that the grammar does not allow, for nothing is drawn there.
+    No token at all at a limit of the grammar (``limit_reached``).
     """
     grammar, state = request.params.grammar, request.grammar_state
     if grammar is None:
         return None
-    for token_id in ahead:
-        state = grammar.advance(state, token_id)
-        if state is None:
-            return None
-    return grammar.allowed(state, _tokens_left(request) - len(ahead))
+    try:
+        for token_id in ahead:
+            state = grammar.advance(state, token_id)
+            if state is None:
+                return None
+        return grammar.allowed(state, _tokens_left(request) - len(ahead))
+    except GrammarLimitError:
+        return 0
+
+
+def limit_reached(request: Request) -> str:
+    """Why the grammar cannot say what may follow the output; empty if it can."""
+    grammar = request.params.grammar
+    if grammar is not None:
+        try:
+            grammar.allowed(request.grammar_state, _tokens_left(request))
+        except GrammarLimitError as error:
+            return str(error)
+    return ""
 
 
 def advance(request: Request, token_id: int) -> bool:
-    """Take over one more output token, which is already counted in; whether nothing may follow it."""
+    """Take over one more output token, which is already counted in; whether nothing may follow it.
+
+    ``GrammarLimitError`` if the grammar cannot follow it; then the output counts as not whole.
+    """
     grammar, state = request.params.grammar, request.grammar_state
     if grammar is None:
         raise ValueError(f"{request.request_id} has no grammar")
+    request.grammar_state = None
     after = grammar.advance(state, token_id)
     if after is None:
         raise GrammarBreachError(

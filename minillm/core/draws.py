@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from minillm.core.constraint import allowed_tokens
+from minillm.core.constraint import allowed_tokens, limit_reached
 from minillm.core.plan import StepPlan
 from minillm.core.request import Request
 from minillm.core.sampling import SamplingParams, uniform
@@ -26,28 +26,34 @@ _GIVEN = SamplingParams(temperature=0)  # for draws at which nothing is drawn: t
 def add_draws(plan: StepPlan, part: Scheduled, vocab_size: int) -> None:
     """Append the draws of a part whose tokens are the last of ``plan.token_ids``, and count them in the part.
 
-    A part whose next token cannot be drawn, for everything is banned, gets no draw and an error. The draws
-    after drafted tokens come later (``add_drafted_draws``).
+    A part whose next token cannot be drawn gets no draw and an error. The draws after drafted tokens come later
+    (``add_drafted_draws``).
     """
     request, end = part.request, part.start + part.num_tokens
     before = len(plan.sample_tokens)
     if request.params.prompt_logprobs is not None:
         _add_prompt_draws(plan, request, part.start, end, request.params.prompt_logprobs)
     if end == request.num_known:
-        transform = transform_for(request)
-        if transform is not None and bans_all(transform, vocab_size):
-            part.error = (
-                f"output token {request.num_output:,} cannot be drawn: stop ids before min_tokens, bad_words and the "
-                f"grammar ban all {vocab_size:,} tokens; leave some of them out"
-            )
-        elif request.group is not None and request.group.beams is not None:
+        transform, part.error = _next_transform(request, vocab_size)
+        if not part.error and request.group is not None and request.group.beams is not None:
             draw = _append(plan, len(plan.token_ids) - 1, _GIVEN, 0.0)
             # All beams to come may extend this one, and every end may be among its most likely tokens.
             wanted = max(request.group.beams.width + len(request.stop_ids), request.params.logprobs or 0)
             plan.logprobs[draw] = min(wanted, vocab_size)
-        else:
+        elif not part.error:
             _add_next_draws(plan, request, transform)
     part.num_draws = len(plan.sample_tokens) - before
+
+
+def _next_transform(request: Request, vocab_size: int) -> tuple[Transform | None, str]:
+    """What shapes the request's next draw, or why there cannot be one."""
+    transform = transform_for(request)
+    if transform is None or not bans_all(transform, vocab_size):
+        return transform, ""
+    return transform, limit_reached(request) or (
+        f"output token {request.num_output:,} cannot be drawn: stop ids before min_tokens, bad_words and the "
+        f"grammar ban all {vocab_size:,} tokens; leave some of them out"
+    )
 
 
 def _add_prompt_draws(plan: StepPlan, request: Request, start: int, end: int, num_top: int) -> None:

@@ -93,7 +93,9 @@ class Request:
     logprobs: list[TokenLogprobs] = field(default_factory=list)  # of each output token, if wanted or ranked by
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)  # of prompt token 1, 2, ..., if wanted
     group: Group | None = None  # the outputs of the same prompt, if there are several
-    grammar_state: Any = field(init=False, default=None)  # of ``params.grammar`` after the output: an immutable value
+    grammar_state: Any = field(
+        init=False, default=None
+    )  # of ``params.grammar`` after the output: an immutable value, or None where it cannot follow
     grammar_cut: bool = False  # whether the tokens left kept the grammar from something that it allows
     _distinct_prompt_ids: frozenset[int] | None = None
 
@@ -146,7 +148,9 @@ class Request:
     def matches_grammar(self) -> bool | None:
         """Whether the output so far is whole by its grammar; None without one."""
         grammar = self.params.grammar
-        return None if grammar is None else grammar.is_accepting(self.grammar_state)
+        if grammar is None:
+            return None
+        return self.grammar_state is not None and grammar.is_accepting(self.grammar_state)
 
     @property
     def is_finished(self) -> bool:

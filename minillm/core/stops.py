@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from minillm.core.constraint import advance
 from minillm.core.detokenizer import Detokenizer
+from minillm.core.grammar.expressions import GrammarLimitError
 from minillm.core.logprobs import TokenLogprobs
 from minillm.core.request import FinishReason, Request
 
@@ -26,6 +27,7 @@ class Committed:
     tokens: list[tuple[int, str]]
     finish_reason: FinishReason | None = None
     last_text: str = ""  # released by the end itself
+    error: str = ""  # with the reason "error"
 
 
 def commit_tokens(
@@ -41,12 +43,13 @@ def commit_tokens(
     for token_id in token_ids:
         request.token_ids.append(token_id)
         request.token_times_s.append(time_s)
-        text, reason = _text_and_reason(request, token_id, detokenizer)
+        text, reason, committed.error = _text_and_reason(request, token_id, detokenizer)
         committed.tokens.append((token_id, text))
         if reason is not None:
             committed.finish_reason = reason
             # A stop string in the text has nothing held back; an id or a length may cut within a character.
-            committed.last_text = detokenizer.flush() if detokenizer is not None else ""
+            # At an error the engine asks for it, as it does for a request that it cuts off.
+            committed.last_text = detokenizer.flush() if detokenizer is not None and reason != "error" else ""
             break
     request.logprobs.extend(logprobs[: len(committed.tokens)])
     for _, text in committed.tokens:
@@ -57,19 +60,27 @@ def commit_tokens(
 
 def _text_and_reason(
     request: Request, token_id: int, detokenizer: Detokenizer | None
-) -> tuple[str, FinishReason | None]:
+) -> tuple[str, FinishReason | None, str]:
+    """Also the error that goes with the reason "error"."""
     params = request.params
     num_output = request.num_output
-    is_whole = params.grammar is not None and advance(request, token_id)
+    is_whole, error = False, ""
+    if params.grammar is not None:
+        try:
+            is_whole = advance(request, token_id)
+        except GrammarLimitError as limit:
+            error = str(limit)
     if token_id in request.stop_ids:
-        return "", "stop"
+        return "", "stop", ""
     text = ""
     if detokenizer is not None:
         text, stopped = detokenizer.push(token_id, may_stop=num_output >= params.min_tokens)
         if stopped:
-            return text, "stop"
+            return text, "stop", ""
+    if error:
+        return text, "error", error
     if is_whole:
-        return text, "stop"
+        return text, "stop", ""
     if num_output >= params.max_tokens or request.num_known >= request.max_total_tokens:
-        return text, "length"
-    return text, None
+        return text, "length", ""
+    return text, None, ""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from mutants import killers
 from mutants.blocks import EVICTION_MUTANTS, INDEX_MUTANTS, MANAGER_MUTANTS, POOL_MUTANTS
-from mutants.grammar import GRAMMAR_MUTANTS
+from mutants.grammar import AMBIGUITY_MUTANTS, GRAMMAR_MUTANTS
 from mutants.registry import Mutant
 from mutants.routing import ROUTER_MUTANTS
 from mutants.sampling import DRAW_MUTANTS, OUTPUT_MUTANTS, SAMPLING_MUTANTS
@@ -31,6 +31,7 @@ MUTANTS: list[Mutant] = [
         (killers.RULE, RULE_MUTANTS),
         (killers.TEXT, TEXT_MUTANTS),
         (killers.GRAMMAR, GRAMMAR_MUTANTS),
+        (killers.AMBIGUITY, AMBIGUITY_MUTANTS),
         (killers.ROUTER, ROUTER_MUTANTS),
     ]
     for fault, edits in table.items()

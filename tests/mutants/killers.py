@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import output_cases
 from adversaries import DRAFTERS
+from ambiguous_grammars import check_ambiguous
 from core_harness import drive, random_case
 from enumeration import PARTS, VOCAB, check_certain, check_rule
 from evictor_callers import random_evictions
@@ -86,4 +87,5 @@ TEXT = Killer(
     2000,
 )
 GRAMMAR = Killer("tests/core/test_grammar.py::test_any_small_grammar", small_grammar, 500)
+AMBIGUITY = Killer("tests/core/test_grammar_ambiguity.py::test_any_ambiguous_grammar", check_ambiguous, 500)
 ROUTER = Killer("tests/core/test_router.py::TestRouter", one_of(random_routing), 1000)

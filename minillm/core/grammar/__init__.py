@@ -2,8 +2,8 @@
 
 ``compile_regex``, ``compile_json_schema`` and ``compile_gbnf`` make a ``Grammar`` for one vocabulary. The path of
 a grammar: ``regex``, ``json_schema`` or ``gbnf`` make ``expressions``; ``rules`` turns characters into bytes and
-refuses what cannot work; ``automaton`` reads bytes; ``compiled`` asks it about every token of the
-``vocabulary`` at once.
+refuses what cannot work; ``automaton`` reads bytes, within a rule by its ``frames``; ``compiled`` asks it about
+every token of the ``vocabulary`` at once.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from minillm.core.grammar.compiled import CompiledGrammar
-from minillm.core.grammar.expressions import GrammarError
+from minillm.core.grammar.expressions import GrammarError, GrammarLimitError
 from minillm.core.grammar.gbnf import gbnf_rules
 from minillm.core.grammar.json_schema import json_schema_rules
 from minillm.core.grammar.regex import regex_rules
 from minillm.core.grammar.vocabulary import Vocabulary
 
-__all__ = ["CompiledGrammar", "Grammar", "GrammarError", "Vocabulary"]
+__all__ = ["CompiledGrammar", "Grammar", "GrammarError", "GrammarLimitError", "Vocabulary"]
 __all__ += ["compile_gbnf", "compile_json_schema", "compile_regex"]
 
 
@@ -43,7 +43,10 @@ class Grammar(Protocol):
         """
 
     def advance(self, state: Any, token_id: int) -> Any | None:
-        """The state after one more token, or None if the token is not allowed here."""
+        """The state after one more token, or None if the token is not allowed here.
+
+        ``GrammarLimitError``, here and from ``allowed``, where the output can be read in too many ways.
+        """
 
     def is_accepting(self, state: Any) -> bool:
         """Whether the output so far is whole, so that it may end here."""

@@ -1,120 +1,106 @@
 """A push-down automaton over bytes whose states are immutable values: keeping the old one is a rollback.
 
-Within a rule it is deterministic: a ``Frame`` is the set of everything that may still follow there, found
-by partial derivatives (Antimirov, https://doi.org/10.1016/0304-3975(95)00182-4), so a counted repetition
-is a number in a frame and is never written out. A call of a rule pushes a frame to return to; a ``State``
-is the set of stacks that the bytes so far leave possible. All tables here are caches: what is dropped is
-computed again.
+Within a rule it is deterministic (``frames``). What a rule returns to is shared by all that began it at the same
+byte: ``Callers``, the nodes of a graph-structured stack (Tomita, https://aclanthology.org/J87-1004/). So however
+many ways there are to read a text, a state has at most one frame for each place where a rule may have begun,
+and what a byte costs grows with the square of the text at worst.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import TypeAlias
 
-from minillm.core.grammar.expressions import Alt, Bytes, ByteSet, Call, Chars, Expr, GrammarError, Repeat, Rules, Seq
-from minillm.core.grammar.rules import byte_classes, is_nullable, nullable_rules
-from minillm.core.grammar.shortest import Shortest
+from minillm.core.grammar.expressions import GrammarLimitError, Rules
+from minillm.core.grammar.frames import Frame, Frames
+from minillm.core.grammar.rules import byte_classes, first_calls_order
 from minillm.core.grammar.vocabulary import Vocabulary
 
-Thread: TypeAlias = "tuple[()] | tuple[Expr, Thread]"  # expressions to match one after the other, a linked list
-
-_MAX_CACHED = 50_000  # frames, and states: dropped all at once, which costs time and changes nothing
-_MAX_STACKS = 2_000
+_MAX_CACHED = 50_000  # states, and callers: dropped all at once, which costs time and changes nothing
+_MAX_PLACES = 500  # a token's cost rises with their number, and memory with its square: 500 take some 20 MB
 
 
-class Frame:
-    """A place within a rule. Frames of equal threads are equal."""
+class Callers:
+    """Where to go on when a rule ends: frames, each with what it returns to in turn. Compared by identity.
 
-    __slots__ = ("backs", "cost", "edges", "final", "first", "heads", "returns", "threads", "twins")
+    A linked list while there is one way to read the text, else a graph without cycles.
+    """
 
-    def __init__(self, threads: frozenset[Thread]) -> None:
-        self.threads = threads
-        self.heads: list[tuple[int, Thread]] = []  # set of bytes, and what follows one of them
-        self.returns: dict[str, frozenset[Thread]] = {}  # rule that may be called here -> what follows it
-        self.final = False  # whether the rule may end here
-        self.first = 0  # bytes that may be read here, in this rule or one that it calls
-        self.cost = 0  # fewest tokens to the end of the rule
-        self.edges: dict[int, Frame | None] = {}  # found so far, like the next two
-        self.backs: dict[str, Frame] = {}  # the frames of ``returns``
-        self.twins: dict[int, Frame] = {}
+    __slots__ = ("accepting", "cost", "frames", "is_bottom", "reached", "serial")
 
-    @property
-    def ended(self) -> bool:
-        """Whether nothing but the end of the rule can follow."""
-        return self.final and not self.first
-
-    def __hash__(self) -> int:
-        return hash(self.threads)
-
-    def __eq__(self, other: object) -> bool:
-        return self is other or (isinstance(other, Frame) and self.threads == other.threads)
+    def __init__(self, frames: Iterable[Place], is_bottom: bool, serial: int) -> None:
+        self.frames = tuple(frames)
+        self.is_bottom = is_bottom  # the text may end with the rule
+        self.serial = serial  # greater than that of every one of ``frames``
+        ways = [frame.cost + callers.cost for callers, frame in self.frames]
+        self.cost: int = 0 if is_bottom else min(ways)
+        self.accepting: bool = is_bottom or any(f.final and callers.accepting for callers, f in self.frames)
+        self.reached = reached(self.frames)  # when the rule ends, and those that it returns to may end as well
 
 
-class Stack:
-    """A frame and the frames to return to: a linked list, shared between states. Equal by value."""
+Place: TypeAlias = tuple[Callers, Frame]
 
-    __slots__ = ("accepting", "cost", "frame", "hash", "rest")
 
-    def __init__(self, frame: Frame, rest: Stack | None) -> None:
-        self.frame = frame
-        self.rest = rest
-        self.cost: int = frame.cost + (rest.cost if rest is not None else 0)
-        self.accepting: bool = frame.final and (rest is None or rest.accepting)
-        self.hash: int = hash((frame, rest.hash if rest is not None else 0))
+def reached(places: Sequence[Place]) -> Set[Place]:
+    """The places and, where rules may end, those that they return to. ``GrammarLimitError``: too many."""
+    found: set[Place] = set()
+    # The youngest first: what it returns to mostly has the others among it.
+    for place in sorted(places, key=lambda place: -place[0].serial) if len(places) > 1 else places:
+        if place not in found:
+            found.add(place)
+            if place[1].final:
+                found |= place[0].reached
+    check_places(len(found))
+    return found
 
-    def __hash__(self) -> int:
-        return self.hash
 
-    def __eq__(self, other: object) -> bool:
-        one: Stack | None = self
-        while one is not other:  # a loop: a stack may be deeper than Python's own
-            if one is None or not isinstance(other, Stack) or one.hash != other.hash or one.frame != other.frame:
-                return False
-            one, other = one.rest, other.rest
-        return True
+def check_places(number: int) -> None:
+    """``GrammarLimitError`` if there are more than the automaton follows at once."""
+    if number > _MAX_PLACES:
+        raise GrammarLimitError(
+            f"the output so far can be read along the grammar in {number:,} ways or more, the most is {_MAX_PLACES:,}: "
+            "make the rules less ambiguous (so that one rule alone can match a text), or lower max_tokens"
+        )
 
 
 class State:
-    """Where the bytes read so far lead: an immutable value, but for the edges that it remembers."""
+    """Where the bytes read so far lead: an immutable value, but for the edges that it remembers.
 
-    __slots__ = ("accepting", "cost", "edges", "hash", "stacks")
+    ``places`` has one frame for each set of callers; ``()`` is a state that nothing leads to.
+    """
 
-    def __init__(self, stacks: frozenset[Stack]) -> None:
-        self.stacks = stacks
-        self.cost = min((stack.cost for stack in stacks), default=0)  # fewest tokens to an accepting state
-        self.accepting = any(stack.accepting for stack in stacks)
+    __slots__ = ("accepting", "cost", "edges", "places")
+
+    def __init__(self, places: Iterable[Place]) -> None:
+        self.places = tuple(places)
+        # Fewest tokens to an accepting state.
+        self.cost: int = min((frame.cost + callers.cost for callers, frame in self.places), default=0)
+        self.accepting: bool = any(frame.final and callers.accepting for callers, frame in self.places)
         self.edges: dict[int, State | None] = {}
-        self.hash = hash(stacks)
 
-    def __hash__(self) -> int:
-        return self.hash
-
-    def __eq__(self, other: object) -> bool:
-        return self is other or (isinstance(other, State) and self.stacks == other.stacks)
+    @property
+    def ended(self) -> bool:
+        """Whether nothing can follow."""
+        return all(frame.ended and not callers.frames for callers, frame in self.places)
 
 
 class Automaton:
     """Steps through ``rules``, which ``rules.prepare`` has made ready."""
 
     def __init__(self, rules: Rules, vocabulary: Vocabulary) -> None:
-        self._rules = rules.rules
-        self._nullable = nullable_rules(rules.rules)
-        self._frames: dict[frozenset[Thread], Frame] = {}
-        self._states: dict[frozenset[Stack], State] = {}
-        # Derived expressions, one object for each value, so that equal threads are recognized.
-        self._suffixes: dict[bytes, Bytes] = {}
-        self._repeats: dict[tuple[Expr, int, int | None], Repeat] = {}
-        self._can_be_empty: dict[Expr, bool] = {}
-        self._shortest = Shortest(rules, vocabulary)
-        self._starts: dict[str, Frame] = {}
+        self.frames = Frames(rules, vocabulary)
+        self._rank = {rule: rank for rank, rule in enumerate(first_calls_order(rules.rules))}
         # Bytes that no set tells apart lead to the same places: one of them stands for all.
         self.alike = byte_classes(rules)  # byte -> the least of those like it
-        self.start = self.state([Stack(self._start_of(rules.root), None)])
+        self._num_callers = 0
+        self._callers: dict[tuple[frozenset[Place], bool], Callers] = {}
+        self._states: dict[frozenset[Place], State] = {}
+        self.bottom = Callers((), True, 0)
+        self.start = self.state({self.bottom: self.frames.start_of(rules.root)})
 
-    def state(self, stacks: Iterable[Stack]) -> State:
-        """The state of a set of stacks."""
-        key = frozenset(stacks)
+    def state(self, places: Mapping[Callers, Frame]) -> State:
+        """The state of a set of places; the same one for the same set, as far as it is remembered."""
+        key = frozenset(places.items())
         known = self._states.get(key)
         if known is None:
             if len(self._states) >= _MAX_CACHED:
@@ -123,158 +109,80 @@ class Automaton:
         return known
 
     def step(self, state: State, byte: int) -> State | None:
-        """The state after one more byte, or None where no text goes on like that."""
+        """The state after one more byte, or None where no text goes on like that.
+
+        Raises:
+            GrammarLimitError: the text can be read in too many ways.
+        """
         byte = self.alike[byte]
         try:
             return state.edges[byte]
         except KeyError:
             pass
-        stacks: set[Stack] = set()
-        for stack in state.stacks:
-            self._step(stack, byte, stacks)
-        if len(stacks) > _MAX_STACKS:
-            raise GrammarError(
-                f"{len(stacks):,} ways of reading the same text, the automaton takes {_MAX_STACKS:,}: "
-                "make the rules less ambiguous"
-            )
-        after = state.edges[byte] = self.state(stacks) if stacks else None
-        return after
+        after: dict[Callers, Frame] = {}
+        calls: dict[str, dict[Callers, Frame]] = {}  # rule that begins here -> where it returns to
+        for callers, frame in reached(state.places):
+            self._read(frame, callers, byte, after, calls)
+        while calls:
+            # A rule that no other one here begins with: all who call it are known.
+            rule = min(calls, key=self._rank.__getitem__)
+            callers = self._callers_of(calls.pop(rule))
+            self._read(self.frames.start_of(rule), callers, byte, after, calls)
+        found = state.edges[byte] = self.state(self._returned(after)) if after else None
+        return found
 
-    def unbounded(self, frame: Frame, num_bytes: int) -> Frame:
-        """A frame that goes on like this one for as many bytes, and is the same for many that do.
-
-        Each repetition reads a byte or more, so an upper bound above ``num_bytes`` cannot be felt.
-        """
-        twin = frame.twins.get(num_bytes)
-        if twin is None:
-            threads = frozenset(self._without_bounds(thread, num_bytes) for thread in frame.threads)
-            twin = frame.twins[num_bytes] = self._frame(threads)
-        return twin
-
-    def _step(self, stack: Stack, byte: int, into: set[Stack]) -> None:
-        """Read a byte in the frame on top, or in one below where all above it may end."""
-        at: Stack | None = stack
-        while at is not None:
-            self._read(at.frame, at.rest, byte, into)
-            at = at.rest if at.frame.final else None
-
-    def _read(self, frame: Frame, rest: Stack | None, byte: int, into: set[Stack]) -> None:
+    def _read(
+        self,
+        frame: Frame,
+        callers: Callers,
+        byte: int,
+        after: dict[Callers, Frame],
+        calls: dict[str, dict[Callers, Frame]],
+    ) -> None:
+        """Read a byte at one place: what the rule reads itself, and what it calls."""
         if not frame.first >> byte & 1:
             return
-        after = self._edge(frame, byte)
-        if after is not None:
-            into.add(rest if after.ended and rest is not None else Stack(after, rest))
+        read = self.frames.edge(frame, byte)
+        if read is not None:
+            self._join(after, callers, read)
         for rule in frame.returns:
-            start = self._start_of(rule)
-            if start.first >> byte & 1:
-                back = self._back(frame, rule)
-                # What has nothing left to do is not returned to, so a list of any length that recurs on
-                # its right keeps a short stack.
-                self._read(start, rest if back.ended else Stack(back, rest), byte, into)
+            if self.frames.start_of(rule).first >> byte & 1:
+                self._join(calls.setdefault(rule, {}), callers, self.frames.back(frame, rule))
 
-    def _edge(self, frame: Frame, byte: int) -> Frame | None:
-        try:
-            return frame.edges[byte]
-        except KeyError:
-            pass
-        threads = frozenset(thread for mask, thread in frame.heads if mask >> byte & 1)
-        after = frame.edges[byte] = self._frame(threads) if threads else None
-        return after
+    def _join(self, places: dict[Callers, Frame], callers: Callers, frame: Frame) -> None:
+        known = places.get(callers)
+        places[callers] = frame if known is None else self.frames.joined(known, frame)
 
-    def _frame(self, threads: frozenset[Thread]) -> Frame:
-        known = self._frames.get(threads)
+    def _callers_of(self, returns: dict[Callers, Frame]) -> Callers:
+        """What has nothing left to do is not returned to, but what it returns to itself: so a list of any length
+        that recurs on its right keeps a short stack."""
+        returns, is_bottom = self._without_ended(returns)
+        if is_bottom and not returns:
+            return self.bottom
+        key = (frozenset(returns.items()), is_bottom)
+        known = self._callers.get(key)
         if known is None:
-            known = self._expand(threads)
-            if len(self._frames) >= _MAX_CACHED:
-                self._frames.clear()
-            self._frames[threads] = known
+            if len(self._callers) >= _MAX_CACHED:
+                self._callers.clear()
+            self._num_callers += 1
+            known = self._callers[key] = Callers(key[0], is_bottom, self._num_callers)
         return known
 
-    def _expand(self, threads: frozenset[Thread]) -> Frame:
-        """Find what each thread may begin with: bytes, calls, or the end of the rule."""
-        frame = Frame(threads)
-        returns: dict[str, set[Thread]] = {}
-        seen: set[Thread] = set()
-        todo = list(threads)
-        while todo:
-            thread = todo.pop()
-            if thread in seen:
-                continue
-            seen.add(thread)
-            if not thread:
-                frame.final = True
-                continue
-            expr, rest = thread
-            match expr:
-                case Bytes(data):
-                    if data:
-                        frame.heads.append((1 << data[0], (self._suffix(data[1:]), rest) if data[1:] else rest))
-                    else:
-                        todo.append(rest)
-                case ByteSet(mask):
-                    frame.heads.append((mask, rest))
-                case Seq(head, tail):
-                    todo.append((head, (tail, rest)))
-                case Alt(options):
-                    todo.extend((option, rest) for option in options)
-                case Repeat(body, low, high):
-                    if self._is_nullable(body):
-                        low = 0
-                    if high != 0:
-                        fewer = self._repeat(body, max(low - 1, 0), None if high is None else high - 1)
-                        todo.append((body, (fewer, rest)))
-                    if low == 0:
-                        todo.append(rest)
-                case Call(rule):
-                    returns.setdefault(rule, set()).add(rest)
-                    if rule in self._nullable:
-                        todo.append(rest)
-                case Chars():
-                    raise TypeError("characters must be made bytes first: call rules.prepare")
-        frame.cost = min(self._thread_cost(thread) for thread in threads)
-        frame.returns = {rule: frozenset(back) for rule, back in returns.items()}
-        for mask, _ in frame.heads:
-            frame.first |= mask
-        for rule in returns:
-            frame.first |= self._start_of(rule).first
-        return frame
+    def _returned(self, places: dict[Callers, Frame]) -> dict[Callers, Frame]:
+        """Places without those where nothing but a return can follow: they are returned from."""
+        places, is_bottom = self._without_ended(places)
+        if is_bottom:
+            self._join(places, self.bottom, self.frames.end)
+        check_places(len(places))
+        return places
 
-    def _back(self, frame: Frame, rule: str) -> Frame:
-        if rule not in frame.backs:
-            frame.backs[rule] = self._frame(frame.returns[rule])
-        return frame.backs[rule]
-
-    def _start_of(self, rule: str) -> Frame:
-        """Where a rule begins. No rule is left-recursive, so this ends."""
-        if rule not in self._starts:
-            self._starts[rule] = self._frame(frozenset([(self._rules[rule], ())]))
-        return self._starts[rule]
-
-    def _suffix(self, data: bytes) -> Bytes:
-        return self._suffixes.setdefault(data, Bytes(data))
-
-    def _repeat(self, body: Expr, low: int, high: int | None) -> Repeat:
-        key = (body, low, high)
-        if key not in self._repeats:
-            self._repeats[key] = Repeat(body, low, high)
-        return self._repeats[key]
-
-    def _is_nullable(self, expr: Expr) -> bool:
-        if expr not in self._can_be_empty:
-            self._can_be_empty[expr] = is_nullable(expr, self._nullable)
-        return self._can_be_empty[expr]
-
-    def _thread_cost(self, thread: Thread) -> int:
-        cost = 0
-        while thread:
-            cost += self._shortest.cost(thread[0])
-            thread = thread[1]
-        return cost
-
-    def _without_bounds(self, thread: Thread, num_bytes: int) -> Thread:
-        if not thread:
-            return ()
-        expr, rest = thread
-        if isinstance(expr, Repeat) and expr.high is not None and expr.high > num_bytes:
-            expr = self._repeat(expr.body, expr.low, None)
-        return (expr, self._without_bounds(rest, num_bytes))
+    def _without_ended(self, places: dict[Callers, Frame]) -> tuple[dict[Callers, Frame], bool]:
+        """The places that go on, those behind the others among them, and whether the text may end behind one."""
+        ended = [callers for callers, frame in places.items() if frame.ended]
+        if not ended:
+            return places, False
+        kept = {callers: frame for callers, frame in places.items() if not frame.ended}
+        for callers in ended:
+            for back, frame in callers.frames:
+                self._join(kept, back, frame)
+        return kept, any(callers.is_bottom for callers in ended)

@@ -1,21 +1,23 @@
 """Token masks: which tokens may come next in a state, over a whole vocabulary.
 
-The vocabulary's trie is walked against the automaton, once for each frame on top of a stack: most tokens
-end within the rule they begin in, and for those nothing below the frame matters. The few that go on past
-the rule's end are walked again in the frame below, and so on down. This is the split into
+The vocabulary's trie is walked against the automaton, once for each frame that a state is in: most tokens
+end within the rule they begin in, and for those it does not matter where the rule returns to. The few that go
+on past the rule's end are walked again in the frames that it returns to, and so on down. This is the split into
 context-independent and context-dependent tokens of XGrammar (https://arxiv.org/abs/2411.15100). Tokens are
 kept apart by the cost of what is left after them, so a mask for a short budget takes no walk of its own.
 """
 
 from __future__ import annotations
 
+import heapq
 from collections import OrderedDict
 from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from minillm.core.grammar.automaton import Automaton, Frame, Stack, State
+from minillm.core.grammar.automaton import Automaton, State, check_places
 from minillm.core.grammar.expressions import Rules
+from minillm.core.grammar.frames import Frame
 from minillm.core.grammar.rules import prepare
 from minillm.core.grammar.vocabulary import ROOT, Vocabulary
 
@@ -69,7 +71,7 @@ class _Allowed:
     max_cost: int
 
 
-FINISHED = State(frozenset())  # after the end-of-sequence token
+FINISHED = State(())  # after the end-of-sequence token
 
 
 class CompiledGrammar:
@@ -84,6 +86,7 @@ class CompiledGrammar:
         self._all = _Forest([ROOT], vocabulary)
         self._allowed: _LeastRecentlyUsed[State, _Allowed] = _LeastRecentlyUsed(_MAX_MASKS)
         self._walks: _LeastRecentlyUsed[tuple[_Forest, Frame, bool], _Walk] = _LeastRecentlyUsed(_MAX_MASKS)
+        self._unions: _LeastRecentlyUsed[tuple[int, ...], _Forest] = _LeastRecentlyUsed(_MAX_MASKS)
         self._loops: dict[State, int] = {}
 
     @property
@@ -99,7 +102,10 @@ class CompiledGrammar:
         return self._automaton.start
 
     def advance(self, state: State, token_id: int) -> State | None:
-        """The state after one more token, or None if the token is not allowed here."""
+        """The state after one more token, or None if the token is not allowed here.
+
+        ``GrammarLimitError``, here and from ``allowed``, where the output can be read in too many ways.
+        """
         if token_id in self.vocabulary.eos_ids:
             return FINISHED if self.is_accepting(state) else None
         token = self.vocabulary.tokens[token_id] if 0 <= token_id < self.vocabulary.size else None
@@ -118,9 +124,7 @@ class CompiledGrammar:
 
     def is_finished(self, state: State) -> bool:
         """Whether the text so far is whole and nothing can follow it."""
-        return state is FINISHED or (
-            state.accepting and all(stack.frame.ended and stack.rest is None for stack in state.stacks)
-        )
+        return state is FINISHED or (state.accepting and state.ended)
 
     def tokens_to_finish(self, state: State) -> int:
         """So many tokens, without the end of the sequence, are enough to make the text whole."""
@@ -146,29 +150,47 @@ class CompiledGrammar:
 
     def _find_allowed(self, state: State) -> _Allowed:
         by_cost: dict[int, int] = {}
-        for stack in state.stacks:
-            forest: _Forest | None = self._all
-            at: Stack | None = stack
-            while at is not None and forest is not None:
-                walk = self._walk(forest, at.frame, at.rest is None)
-                below = at.rest.cost if at.rest is not None else 0
+        # Those who are returned to have lower serial numbers: whoever has the highest one gets no more tokens.
+        todo = {callers.serial: (callers, {frame: [self._all]}) for callers, frame in state.places}
+        serials = [-serial for serial in todo]
+        heapq.heapify(serials)
+        num_places = 0
+        while serials:
+            callers, frames = todo[-heapq.heappop(serials)]
+            num_places += len(frames)
+            check_places(num_places)
+            for frame, forests in frames.items():
+                walk = self._walk(self._union(forests), frame, not callers.frames)
                 for cost, mask in walk.masks:
-                    by_cost[below + cost] = by_cost.get(below + cost, 0) | mask
-                at, forest = at.rest, walk.beyond
+                    total = callers.cost + cost
+                    by_cost[total] = by_cost.get(total, 0) | mask
+                if walk.beyond is None:
+                    continue
+                for back, below in callers.frames:
+                    if back.serial not in todo:
+                        todo[back.serial] = (back, {})
+                        heapq.heappush(serials, -back.serial)
+                    todo[back.serial][1].setdefault(below, []).append(walk.beyond)
         mask = 0
         for tokens in by_cost.values():
             mask |= tokens
         return _Allowed(mask, list(by_cost.items()), max(by_cost, default=0))
 
+    def _union(self, forests: list[_Forest]) -> _Forest:
+        if len(forests) == 1:
+            return forests[0]
+        nodes = tuple(sorted({node for forest in forests for node in forest.nodes}))
+        return self._unions.get(nodes) or self._unions.put(nodes, _Forest(list(nodes), self.vocabulary))
+
     def _walk(self, forest: _Forest, frame: Frame, at_bottom: bool) -> _Walk:
-        frame = self._automaton.unbounded(frame, forest.height)
+        frame = self._automaton.frames.unbounded(frame, forest.height)
         key = (forest, frame, at_bottom)
         return self._walks.get(key) or self._walks.put(key, self._find_walk(forest, frame, at_bottom))
 
     def _find_walk(self, forest: _Forest, frame: Frame, at_bottom: bool) -> _Walk:
-        """Walk the trie under the forest's nodes as if ``frame`` were the bottom of the stack."""
+        """Walk the trie under the forest's nodes as if the text ended with the rule of ``frame``."""
         trie, step = self.vocabulary, self._automaton.step
-        start = self._automaton.state([Stack(frame, None)])
+        start = self._automaton.state({self._automaton.bottom: frame})
         allowed: dict[int, list[int]] = {}  # cost -> tokens
         beyond: list[int] = []
         for node in forest.nodes:
@@ -202,8 +224,8 @@ class CompiledGrammar:
         return _Walk(masks, _Forest(beyond, trie) if beyond else None)
 
     def _unbounded_state(self, state: State, num_bytes: int) -> State:
-        unbounded = self._automaton.unbounded
-        return self._automaton.state(Stack(unbounded(stack.frame, num_bytes), stack.rest) for stack in state.stacks)
+        unbounded = self._automaton.frames.unbounded
+        return self._automaton.state({callers: unbounded(frame, num_bytes) for callers, frame in state.places})
 
     def _loops_of(self, state: State) -> int:
         """The bytes after which the state is the same as before, a bit each."""
@@ -212,5 +234,5 @@ class CompiledGrammar:
             if len(self._loops) >= _MAX_MASKS:
                 self._loops.clear()
             step = self._automaton.step
-            known = self._loops[state] = sum(1 << byte for byte in range(256) if step(state, byte) == state)
+            known = self._loops[state] = sum(1 << byte for byte in range(256) if step(state, byte) is state)
         return known

@@ -18,6 +18,10 @@ class GrammarError(ValueError):
     """A grammar that cannot be compiled: the message names the part, its place and the way out."""
 
 
+class GrammarLimitError(GrammarError):
+    """A text that a grammar can be read along in more ways than the automaton follows: it ends that one output."""
+
+
 @dataclass(frozen=True, eq=False, slots=True)
 class Bytes:
     """Exactly these bytes."""

@@ -41,7 +41,7 @@ def prepare(rules: Rules, vocabulary: Vocabulary) -> Rules:
         return NEVER if isinstance(leaf, Call) and leaf.rule not in productive else leaf
 
     kept = {name: _rewrite(expr, prune) for name, expr in in_bytes.items() if name in productive}
-    _refuse_left_recursion(kept, nullable_rules(kept))
+    first_calls_order(kept)
     return Rules(kept, rules.root)
 
 
@@ -199,16 +199,18 @@ def _leaves(
                 yield node
 
 
-def _refuse_left_recursion(rules: dict[str, Expr], nullable: frozenset[str]) -> None:
+def first_calls_order(rules: dict[str, Expr]) -> list[str]:
+    """The rules, each before those that it may begin with. ``GrammarError`` for one that begins with itself."""
+    nullable = nullable_rules(rules)
     first = {name: set(_first_calls(expr, nullable)) for name, expr in rules.items()}
-    done: set[str] = set()
+    done: dict[str, None] = {}
     for start in rules:
         path: list[str] = []
         todo = [(start, False)]
         while todo:
             name, leaving = todo.pop()
             if leaving:
-                done.add(path.pop())
+                done[path.pop()] = None
             elif name in path:
                 cycle = " -> ".join([*path[path.index(name) :], name])
                 raise GrammarError(
@@ -219,3 +221,4 @@ def _refuse_left_recursion(rules: dict[str, Expr], nullable: frozenset[str]) -> 
                 path.append(name)
                 todo.append((name, True))
                 todo.extend((called, False) for called in sorted(first[name]))
+    return [*reversed(done)]
