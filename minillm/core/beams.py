@@ -107,7 +107,13 @@ class BeamSearch:
 
     @property
     def have_parted(self) -> bool:
-        """Whether some beams run while others wait, or they differ in length: neither may be."""
+        """Whether some beams run while others wait, they differ in length, or some end without the others.
+
+        None of these may be. Those of an aborted search end one by one, as their steps land.
+        """
+        ending = [beam.is_finished or beam.abort_requested for beam in self.beams]
+        if any(ending):
+            return not all(ending)
         return not self.is_done and len({(beam.status, beam.num_known) for beam in self.beams}) > 1
 
     def reseat(self, extensions: list[Extension], kv: KVManager, scheduler: Scheduler) -> None:

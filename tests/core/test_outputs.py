@@ -294,6 +294,20 @@ def test_chunks_blocks_and_preemption_change_no_search() -> None:
     assert tight.engine.scheduler.num_preemptions > 0
 
 
+def test_the_beams_of_an_aborted_search_end_one_by_one_but_all_of_them() -> None:
+    engine, _ = make_engine(ROOMY, vocab_size=9)
+    request = engine.add_request([1, 2], beams(2, max_tokens=5))
+    for _ in range(2):
+        engine.step()
+    first, second = members(request)
+    first.abort_requested = second.abort_requested = True  # as when each has a step in flight
+    engine.scheduler.remove(first)  # the one whose step has landed
+    engine.check()
+    second.abort_requested = False
+    with pytest.raises(EngineError, match="of the beams of r0 some run and some do not"):
+        engine.check()
+
+
 def test_check_finds_beams_that_have_parted() -> None:
     engine, _ = make_engine(ROOMY, vocab_size=9)
     request = engine.add_request([1, 2], beams(3))
