@@ -77,14 +77,14 @@ class LLM:
 
     def generate(
         self,
-        prompts: str | Sequence[str],
+        prompts: str | Sequence[str | Sequence[int]],
         params: SamplingParams | None = None,
         *,
         json_schema: dict[str, Any] | bool | str | None = None,
         regex: str | None = None,
         grammar: str | None = None,
     ) -> list[Completion]:
-        """Complete the prompts together, in one batch; the answers come in the order of the prompts.
+        """Complete the prompts, text or token ids, together in one batch; the answers come in their order.
 
         Those of one prompt come together: its ``n`` samples in order, or the best first where they are ranked.
         Words of ``bad_words`` that are text are banned as the tokens that spell them at the beginning and in the
@@ -95,7 +95,7 @@ class LLM:
             RequestError: a prompt is empty or longer than the model takes; then none of them runs.
             GrammarError: the grammar is damaged or says what is not supported.
         """
-        texts = [prompts] if isinstance(prompts, str) else list(prompts)
+        given_prompts = [prompts] if isinstance(prompts, str) else list(prompts)
         params = params or SamplingParams()
         given = {"json_schema": json_schema, "regex": regex, "gbnf": grammar}
         sources = [(kind, source) for kind, source in given.items() if source is not None]
@@ -103,7 +103,12 @@ class LLM:
             raise ValueError(f"{len(sources)} grammars beside params.grammar {params.grammar}: an output matches one")
         for kind, source in sources:
             params = replace(params, grammar=self.compile_grammar(cast(Kind, kind), source))
-        requests = self._submit([self.encode(text) for text in texts], params)
+        all_ids = [self._ids(prompt) for prompt in given_prompts]
+        requests = self._submit(all_ids, params)
+        texts = [
+            prompt if isinstance(prompt, str) else self.tokenizer.decode(ids)
+            for prompt, ids in zip(given_prompts, all_ids, strict=True)
+        ]
         for _ in self.engine.run():
             pass
         return [
@@ -121,8 +126,7 @@ class LLM:
         params = params or SamplingParams()
         if params.num_sequences > 1 or params.beam_width:
             raise RequestError("a stream shows one output as it comes: use generate for n, best_of and beam_width")
-        ids = self.encode(prompt) if isinstance(prompt, str) else list(prompt)
-        (request,) = self._submit([ids], params)
+        (request,) = self._submit([self._ids(prompt)], params)
         try:
             for event in self.engine.run():
                 if event.request_id == request.request_id:
@@ -143,6 +147,14 @@ class LLM:
             raise RequestError("the prompt is empty: give at least one character")
         ids = self.tokenizer.encode(prompt)
         return [self.tokenizer.bos_id, *ids] if self.tokenizer.adds_bos and self.tokenizer.bos_id is not None else ids
+
+    def _ids(self, prompt: object) -> list[int]:
+        """Of a prompt that is text or, as it stands, token ids."""
+        if isinstance(prompt, str):
+            return self.encode(prompt)
+        if not isinstance(prompt, Sequence):
+            raise RequestError(f"a prompt is text or a sequence of token ids, not {prompt!r}: put it in a list")
+        return [*prompt]
 
     def last_request(self) -> Request:
         """The request that was submitted last."""

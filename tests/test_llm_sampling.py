@@ -171,3 +171,16 @@ def test_a_bias_that_is_no_pair_is_refused(capsys: pytest.CaptureFixture[str]) -
     with pytest.raises(SystemExit):
         main(["generate", "--prompt", "x", "--logit-bias", "5"])
     assert "'5' is not ID=VALUE" in capsys.readouterr().err
+
+
+def test_a_prompt_may_be_token_ids(llm: LLM) -> None:
+    by_text, by_ids = llm.generate([PROMPT, llm.encode(PROMPT)], greedy())
+    assert by_ids.token_ids == by_text.token_ids
+    assert by_ids.prompt == PROMPT
+
+
+def test_one_list_of_ids_is_not_taken_for_prompts(llm: LLM) -> None:
+    with pytest.raises(RequestError, match=r"text or a sequence of token ids, not \d+: put it in a list"):
+        llm.generate(llm.encode(PROMPT), greedy())  # type: ignore[arg-type]
+    with pytest.raises(RequestError, match="vocabulary"):
+        llm.generate([[1, 10**6]], greedy())
