@@ -31,15 +31,22 @@ class SetupError(Exception):
 def digest() -> str:
     """Changes whenever another environment would be installed."""
     parts = [(ROOT / name).read_bytes() for name in ("pyproject.toml", "constraints.txt")]
-    return hashlib.sha256(b"\0".join([*parts, sys.version.encode()])).hexdigest()
+    return hashlib.sha256(b"\0".join([*parts, sys.version.encode(), str(ROOT).encode()])).hexdigest()
+
+
+def is_of_here() -> bool:
+    """Commands in an environment name the place where it was made: moved or copied, it runs code of that place."""
+    pip = VENV / "bin" / "pip"
+    return not pip.exists() or str(VENV).encode() in pip.read_bytes()
 
 
 def make_venv() -> None:
     if PYTHON.exists():
         works = subprocess.run([PYTHON, "-m", "pip", "--version"], capture_output=True, check=False)
-        if works.returncode == 0:
+        if works.returncode == 0 and is_of_here():
             return
-        print("  .venv is half made: starting it anew", flush=True)
+        reason = "was made for another folder" if works.returncode == 0 else "is half made"
+        print(f"  .venv {reason}: starting it anew", flush=True)
         shutil.rmtree(VENV)
     made = subprocess.run([sys.executable, "-m", "venv", VENV], capture_output=True, text=True, check=False)
     if made.returncode:
