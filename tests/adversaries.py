@@ -8,11 +8,12 @@ from collections.abc import Callable, Sequence
 from core_oracle import expected_transform
 
 from minillm.backends.base import Capacity
-from minillm.backends.hash_model import HashModel
+from minillm.backends.hash_model import HashModel, _extend
 from minillm.core.sampling import uniform
 from minillm.core.speculate.draft import NO_DRAFT, Ask, Draft, Drafter
 from minillm.core.speculate.draft_model import DraftModel
 from minillm.core.speculate.draft_tree import DraftTree
+from minillm.core.speculate.hidden import MOST_STATES
 from minillm.core.speculate.ngram import NgramDrafter
 from minillm.core.speculate.suffix import SuffixDrafter
 
@@ -21,6 +22,7 @@ class Base:
     """Proposes nothing. Seeded, so that a case that fails fails again."""
 
     cost_ratio = 0.1
+    wants_hidden = False
 
     def start(self, capacity: Capacity) -> None:
         self.vocab_size = capacity.vocab_size
@@ -128,6 +130,41 @@ class HiddenPath(Knowing):
         return Draft(tokens, parents) if tokens else NO_DRAFT
 
 
+class ReadsHidden(HiddenPath):
+    """Reads hidden states, which the hash model makes of prefixes: each is that of its own token, and none is missing.
+
+    It drafts trees, and chains that are right at first, so that all kinds of paths are accepted.
+    """
+
+    wants_hidden = True
+
+    def start(self, capacity: Capacity) -> None:
+        super().start(capacity)
+        self.ends: dict[str, int] = {}  # by request: the tokens whose states were read
+        self.num_asks = self.num_read = 0
+
+    def one(self, ask: Ask) -> Draft:
+        request, end = ask.request, ask.request.num_known - 1
+        for back, prefix in enumerate(reversed(ask.hidden)):
+            assert prefix.length == end - back, "I29: a hidden state of another place"
+            assert prefix.digest == prefix_digest(request.token_ids[: end - back]), "I29: of other tokens"
+        read = self.ends.get(request.request_id)
+        if read is not None:
+            assert len(ask.hidden) == min(end - read, MOST_STATES), "hidden states are missing"
+        self.ends[request.request_id] = end
+        self.num_asks += 1
+        self.num_read += bool(ask.hidden)
+        return super().one(ask) if self.rng.random() < 0.5 else RightAtFirst.one(self, ask)  # type: ignore[arg-type]
+
+
+def prefix_digest(token_ids: Sequence[int]) -> int:
+    """The hash model's, of a whole prefix."""
+    digest = 0
+    for token_id in token_ids:
+        digest = _extend(digest, token_id)
+    return digest
+
+
 class FromQ(Base):
     """Draws from distributions of its own, with the numbers that it is given for it, and says which they were."""
 
@@ -191,6 +228,7 @@ DRAFTERS: dict[str, Callable[[], Drafter]] = {
     "always wrong": AlwaysWrong,
     "right at first": RightAtFirst,
     "hidden path": HiddenPath,
+    "reads hidden": ReadsHidden,
     "from q": FromQ,
     "ngram": NgramDrafter,
     "suffix": SuffixDrafter,
@@ -200,4 +238,4 @@ DRAFTERS: dict[str, Callable[[], Drafter]] = {
     "draft tree": lambda: AuditedDraftTree(small(), width=2),
     "near tree": lambda: AuditedDraftTree(small(Near), width=2),
 }
-TREES = ("random tree", "hidden path", "draft tree", "near tree")
+TREES = ("random tree", "hidden path", "reads hidden", "draft tree", "near tree")

@@ -56,7 +56,7 @@ class AuditedModel(HashModel):
         self.poison(self.stale.pop(plan.step, []))
         self.plans.append(replace(plan, block_tables=[list(table) for table in plan.block_tables]))
         result = super().run(plan)
-        return StepResult(result.token_ids, 1.0, result.logprobs)
+        return StepResult(result.token_ids, 1.0, result.logprobs, hidden=result.hidden)
 
     def copy_slots(self, pairs: Sequence[tuple[int, int]]) -> None:
         assert self.engine is not None

@@ -102,6 +102,8 @@ class HashModel:
             if draw in plan.distributions:
                 chances = dict(distribution(logits, params, transform))
                 result.distributions[draw] = [chances.get(i, 0.0) for i in range(self._vocab_size)]
+        if plan.wants_hidden:  # a token's is its prefix
+            result.hidden = [self._prefixes[nodes[token]] for token in plan.sample_tokens]
         result.elapsed_s = time.perf_counter() - started
         return result
 

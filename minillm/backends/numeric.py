@@ -149,22 +149,29 @@ class NumericBackend(ABC):
         started = time.perf_counter()
         result = StepResult([], 0.0)
         if plan.token_ids:
-            logits = self._forward(plan)
-            result.token_ids = self._ops.sample(logits, plan.sampling, plan.uniforms, plan.transforms)
-            if plan.proposals:
-                rows = list(plan.proposals)
-                uniforms = [plan.uniforms[row] for row in rows]
-                drawn = self._ops.draw_against(
-                    self._distributions(logits, plan, rows), list(plan.proposals.values()), uniforms
-                )
-                for row, token_id in zip(rows, drawn, strict=True):
-                    result.token_ids[row] = token_id
-            result.logprobs = self._logprobs(logits, plan, result.token_ids)
-            if plan.distributions:
-                rows = list(plan.distributions)
-                result.distributions = dict(zip(rows, self._host(self._distributions(logits, plan, rows)), strict=True))
+            hidden = self._hidden_states(plan)
+            self.draw(hidden, plan, result)
+            if plan.wants_hidden:
+                result.hidden = hidden
         result.elapsed_s = time.perf_counter() - started
         return result
+
+    def draw(self, hidden: Array, plan: StepPlan, result: StepResult) -> None:
+        """Make the plan's draws from ``hidden [S, hidden]``, and put what is wanted of them into ``result``."""
+        logits = self.decoder.logits(hidden)
+        result.token_ids = self._ops.sample(logits, plan.sampling, plan.uniforms, plan.transforms)
+        if plan.proposals:
+            rows = list(plan.proposals)
+            uniforms = [plan.uniforms[row] for row in rows]
+            drawn = self._ops.draw_against(
+                self._distributions(logits, plan, rows), list(plan.proposals.values()), uniforms
+            )
+            for row, token_id in zip(rows, drawn, strict=True):
+                result.token_ids[row] = token_id
+        result.logprobs = self._logprobs(logits, plan, result.token_ids)
+        if plan.distributions:
+            rows = list(plan.distributions)
+            result.distributions = dict(zip(rows, self._host(self._distributions(logits, plan, rows)), strict=True))
 
     def _distributions(self, logits: Array, plan: StepPlan, draws: Sequence[int]) -> Array:
         """``[n, V]``, what the given draws are made from."""
@@ -181,25 +188,39 @@ class NumericBackend(ABC):
         found = self._ops.logprobs(logits, draws, targets, list(plan.logprobs.values()))
         return dict(zip(draws, found, strict=True))
 
-    def _forward(self, plan: StepPlan) -> Array:
-        """``[S, V]``, the logits of the plan's ``sample_tokens``."""
+    @property
+    def decoder(self) -> Decoder:
+        """The model, once it is loaded."""
         if self._decoder is None:
             raise RuntimeError("the backend has no KV memory yet: call load first")
-        arrays = step_arrays(
-            plan, vocab_size=self.spec.vocab_size, num_slots=self._num_slots, max_model_len=self._max_model_len
-        )
+        return self._decoder
+
+    def _forward(self, plan: StepPlan) -> Array:
+        """``[S, V]``, the logits of the plan's ``sample_tokens``."""
+        return self.decoder.logits(self._hidden_states(plan))
+
+    def _hidden_states(self, plan: StepPlan) -> Array:
+        """``[S, hidden]`` of the plan's ``sample_tokens``, from which their draws are made."""
+        decoder = self.decoder
+        batch = self.batch_of(plan, self._num_slots)
         if self._poison:
-            self._poison_slots(stale_slots(arrays.slots, self._block_size))
+            self._poison_slots(stale_slots(np.asarray(plan.slots, dtype=np.int64), self._block_size))
+        return decoder.hidden_states(batch, self._caches)
+
+    def batch_of(self, plan: StepPlan, num_slots: int) -> Batch:
+        """The plan's columns as arrays of this library. Padding of gathered keys reads slot ``num_slots``."""
+        arrays = step_arrays(
+            plan, vocab_size=self.spec.vocab_size, num_slots=num_slots, max_model_len=self._max_model_len
+        )
         turn = angles(self._frequencies, arrays.positions)[:, None, :]
-        batch = Batch(
+        return Batch(
             token_ids=self._array(arrays.token_ids),
             slots=self._array(arrays.slots),
             cos=self._vector(np.cos(turn)),
             sin=self._vector(np.sin(turn)),
-            reads=self._reads(reads_of(plan, self._num_slots)),
+            reads=self._reads(reads_of(plan, num_slots)),
             sample_tokens=self._array(arrays.sample_tokens),
         )
-        return self._decoder.forward(batch, self._caches)
 
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Copy whole blocks (source, target), within the device and to and from the host.

@@ -60,6 +60,8 @@ class Committer:
             request.num_in_flight -= part.num_tokens + len(part.draft.token_ids)
             request.num_computed = part.start + part.num_tokens
             self._kv.commit(request)
+            if self._speculator is not None:
+                self._speculator.land(part, step.plan, result, first_draw)
             if not request.is_plain or part.draft.token_ids:
                 self._commit_draws(part, step.plan, result, first_draw, now_s, events)
             elif part.num_draws:

@@ -6,6 +6,7 @@ Nothing in it is a tensor, so a plan can be printed, stored and compared.
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from minillm.core.logprobs import TokenLogprobs
 from minillm.core.sampling import SamplingParams
@@ -57,6 +58,7 @@ class StepPlan:
     # Only in plans for ``AsyncBackend.submit``.
     drawn: dict[int, int] = field(default_factory=dict)
     distributions: Collection[int] = ()  # draws whose distribution is wanted: those of a draft model
+    wants_hidden: bool = False  # whether the hidden states that the draws were made from are wanted: by draft heads
 
 
 @dataclass(slots=True)
@@ -66,4 +68,5 @@ class StepResult:
     token_ids: list[int]  # [S]
     elapsed_s: float
     logprobs: dict[int, TokenLogprobs] = field(default_factory=dict)  # for the draws of the plan's ``logprobs``
-    distributions: dict[int, Row] = field(default_factory=dict)  # for the draws of the plan's
+    distributions: dict[int, Row] = field(default_factory=dict)  # for the draws of the plan's ``distributions``
+    hidden: Sequence[Any] | None = None  # [S], if the plan wants them; only the backend's own heads look inside

@@ -156,6 +156,7 @@ class Scheduler:
             return None
         if self._speculator is not None:
             self._speculator.draft(draft.parts.values(), draft.budget)
+            draft.plan.wants_hidden = self._speculator.wants_hidden
         self._fill_decodes(draft)
         self._fill_parts(draft)
         epochs = [request.epoch for request in draft.decodes]

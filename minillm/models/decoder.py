@@ -99,15 +99,16 @@ class Decoder:
     def __init__(self, spec: ModelSpec, parameters: Parameters, ops: Ops) -> None:
         self.spec, self.parameters, self.ops = spec, parameters, ops
 
-    def forward(self, batch: Batch, caches: Sequence[tuple[Array, Array]]) -> Array:
-        """Logits ``[S, V]`` of ``batch.sample_tokens``; ``caches`` holds (keys, values) of each layer."""
+    def hidden_states(self, batch: Batch, caches: Sequence[tuple[Array, Array]]) -> Array:
+        """``[S, hidden]`` of ``batch.sample_tokens``, after the last norm; ``caches`` holds (keys, values) of each
+        layer."""
         spec, ops, p = self.spec, self.ops, self.parameters
         hidden = ops.embed(p.embed, batch.token_ids)
         if spec.embedding_scale != 1.0:
             hidden = hidden * spec.embedding_scale
         normed = ops.rms_norm(hidden, p.layers[0].attention_norm, spec.norm_eps)
         for i, layer in enumerate(p.layers):
-            attended = self._attention(layer, normed, batch, caches[i])
+            attended = attend(spec, ops, layer, normed, batch, caches[i])
             if i == spec.layers - 1:
                 # Nothing but the sampled rows is read after the last attention.
                 attended = ops.take_rows(attended, batch.sample_tokens)
@@ -122,16 +123,20 @@ class Decoder:
                 inner = ops.rms_norm(inner, layer.post_mlp_norm, spec.norm_eps)
             following = p.final_norm if i == spec.layers - 1 else p.layers[i + 1].attention_norm
             normed, hidden = ops.add_rms_norm(inner, hidden, following, spec.norm_eps)
-        logits = ops.linear(normed, p.head, None)
-        return logits if spec.logit_cap is None else ops.soft_cap(logits, spec.logit_cap)
+        return normed
 
-    def _attention(self, layer: Layer, x: Array, batch: Batch, cache: tuple[Array, Array]) -> Array:
-        """``[T, H * D]`` before the output projection."""
-        spec, ops = self.spec, self.ops
-        qkv = ops.linear(x, layer.qkv, layer.qkv_bias).reshape(len(x), -1, spec.head_dim)
-        rotated = spec.heads + spec.kv_heads
-        qk, v = qkv[:, :rotated], qkv[:, rotated:]
-        if layer.qk_norm is not None:
-            qk = ops.rms_norm(qk, layer.qk_norm, spec.norm_eps)
-        q = ops.rope_and_store_kv(qk, v, batch, *cache)
-        return ops.attention(q, *cache, batch, layer.attention)
+    def logits(self, hidden: Array) -> Array:
+        """``[n, V]`` from hidden states ``[n, hidden]`` after the last norm."""
+        logits = self.ops.linear(hidden, self.parameters.head, None)
+        return logits if self.spec.logit_cap is None else self.ops.soft_cap(logits, self.spec.logit_cap)
+
+
+def attend(spec: ModelSpec, ops: Ops, layer: Layer, x: Array, batch: Batch, cache: tuple[Array, Array]) -> Array:
+    """``[T, H * D]`` of one layer, before the output projection; ``cache`` is its (keys, values)."""
+    qkv = ops.linear(x, layer.qkv, layer.qkv_bias).reshape(len(x), -1, spec.head_dim)
+    rotated = spec.heads + spec.kv_heads
+    qk, v = qkv[:, :rotated], qkv[:, rotated:]
+    if layer.qk_norm is not None:
+        qk = ops.rms_norm(qk, layer.qk_norm, spec.norm_eps)
+    q = ops.rope_and_store_kv(qk, v, batch, *cache)
+    return ops.attention(q, *cache, batch, layer.attention)

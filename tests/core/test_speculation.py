@@ -11,7 +11,7 @@ from fractions import Fraction
 from itertools import product
 
 import pytest
-from adversaries import DRAFTERS, TREES, AlwaysRight, Base, Ends, FromQ, Knowing, Near
+from adversaries import DRAFTERS, TREES, AlwaysRight, Base, Ends, FromQ, Knowing, Near, ReadsHidden, RightAtFirst
 from core_harness import AuditedModel, Case, Job, drive, make_engine, random_case, without
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -48,6 +48,35 @@ def run(
         engine.add_request(job.prompt, job.params, request_id=f"j{i}")
     list(engine.run())
     return engine, model
+
+
+# --- hidden states, for drafters that read them -----------------------------------------------------------
+
+
+def test_a_drafter_that_is_always_asked_gets_the_hidden_state_of_every_token() -> None:
+    """From the last one of the prompt on. What they are, the drafter checks itself, here and in all that follows."""
+    drafter = ReadsHidden()
+    run(drafter, work())
+    assert drafter.num_asks == drafter.num_read > 3
+
+
+@pytest.mark.parametrize("fields", [{}, {"preemption": "swap", "num_host_blocks": 30}], ids=["recompute", "swap"])
+def test_a_preemption_loses_no_hidden_state(fields: dict[str, object]) -> None:
+    drafter = ReadsHidden()
+    engine, _ = run(drafter, work(), EngineConfig(block_size=1, num_blocks=23, **fields))  # type: ignore[arg-type]
+    assert engine.scheduler.num_preemptions > 0
+    assert drafter.num_asks == drafter.num_read > 0
+
+
+def test_of_several_outputs_all_but_the_first_miss_one_hidden_state() -> None:
+    drafter = ReadsHidden()
+    run(drafter, [Job((0, 1, 1, 0), params(8, 1.0, n=3))])
+    assert drafter.num_asks - drafter.num_read == 2
+
+
+def test_plans_ask_for_hidden_states_only_for_a_drafter_that_reads_them() -> None:
+    _, model = run(RightAtFirst(), work())
+    assert not any(plan.wants_hidden for plan in model.plans)
 
 
 # --- lossless, whatever is drafted -------------------------------------------------------------------------

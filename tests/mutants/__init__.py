@@ -12,7 +12,7 @@ from mutants.registry import Mutant
 from mutants.routing import ROUTER_MUTANTS
 from mutants.sampling import DRAW_MUTANTS, OUTPUT_MUTANTS, SAMPLING_MUTANTS
 from mutants.scheduling import ENGINE_MUTANTS
-from mutants.speculation import DRAFT_MODEL_MUTANTS, RULE_MUTANTS, SPECULATION_MUTANTS
+from mutants.speculation import DRAFT_MODEL_MUTANTS, HIDDEN_MUTANTS, RULE_MUTANTS, SPECULATION_MUTANTS
 from mutants.text import TEXT_MUTANTS
 
 MUTANTS: list[Mutant] = [
@@ -28,6 +28,7 @@ MUTANTS: list[Mutant] = [
         (killers.SAMPLING, SAMPLING_MUTANTS),
         (killers.DRAFTING, SPECULATION_MUTANTS),
         (killers.DRAFT_MODEL, DRAFT_MODEL_MUTANTS),
+        (killers.HIDDEN, HIDDEN_MUTANTS),
         (killers.RULE, RULE_MUTANTS),
         (killers.TEXT, TEXT_MUTANTS),
         (killers.GRAMMAR, GRAMMAR_MUTANTS),

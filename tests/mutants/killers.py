@@ -66,6 +66,11 @@ DRAFT_MODEL = Killer(
     lambda case: drafted_workload(case, DRAFT_MODELS),
     3000,
 )
+HIDDEN = Killer(
+    "tests/core/test_speculation.py::test_i27_ids_with_any_drafter_are_those_without",
+    lambda case: drafted_workload(case, ("reads hidden",)),
+    2000,
+)
 OUTPUTS = Killer(
     "tests/core/test_outputs.py::test_whatever_preempts_or_ends_them_the_outputs_are_those_of_the_oracle",
     several_outputs,

@@ -10,6 +10,7 @@ from minillm.core.commit import Committer
 from minillm.core.speculate import rejection, speculator
 from minillm.core.speculate.draft_model import DraftModel
 from minillm.core.speculate.draft_tree import DraftTree
+from minillm.core.speculate.hidden import HiddenStates
 from minillm.core.speculate.speculator import Speculator
 
 # Killed by workloads that all draft.
@@ -55,6 +56,18 @@ DRAFT_MODEL_MUTANTS: dict[str, list[Edit]] = {
     "draft cache not rewound": [Edit(DraftModel, "num_cached", "ask.num_accepted)", "99 + ask.num_accepted)")],
     "draft cache trusted after preemption": [Edit(DraftModel, "num_cached", "cached.epoch != request.epoch", "False")],
     "branches taken for cached": [Edit(DraftTree, "propose", "0 if tree.tokens", "len(tree.run) if tree.tokens")],
+}  # fmt: skip
+
+# Killed by workloads on a drafter that reads hidden states.
+HIDDEN_MUTANTS: dict[str, list[Edit]] = {
+    "hidden states of what was rejected": [
+        Edit(HiddenStates, "accept", "for node in path]", "for node in range(len(path))]")
+    ],
+    "hidden state of another draw": [Edit(HiddenStates, "land", "hidden[draws[0]]", "hidden[draws[-1]]")],
+    "hidden state of a prompt token": [Edit(HiddenStates, "land", " if draw not in plan.targets]", "]")],
+    "hidden states of accepted tokens left out": [
+        Edit(Speculator, "accept", "self._hidden.accept(request.request_id, path)", "pass")
+    ],
 }  # fmt: skip
 
 # Killed by enumeration.

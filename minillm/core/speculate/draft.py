@@ -10,7 +10,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from minillm.backends.base import Capacity
 from minillm.core.request import Request
@@ -63,12 +63,16 @@ class Ask:
     draw_seed: int
     wants_probabilities: bool = False
     num_accepted: int = 0  # of the tokens that were drafted for the request when it was last asked about
+    # For a drafter that wants them: the target's hidden states of the last so many computed tokens, those that
+    # came since the drafter was last asked about the request. None where the newest one's is not at hand.
+    hidden: Sequence[Any] = ()
 
 
 class Drafter(Protocol):
     """Proposes continuations of running requests, a batch at a time."""
 
     cost_ratio: float  # time of one more drafted token over the time of a decode step of the target
+    wants_hidden: bool  # whether it reads hidden states
 
     def start(self, capacity: Capacity) -> None:
         """The engine's target has its KV memory: called once, before anything is proposed."""

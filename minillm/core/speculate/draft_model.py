@@ -48,6 +48,8 @@ class _Chain:
 class DraftModel:
     """Drafts by the model of ``backend``, which is not loaded yet and belongs to this drafter alone."""
 
+    wants_hidden = False
+
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
         self.cost_ratio = 1.0

@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Literal, get_args
 from minillm.backends.base import Capacity
 from minillm.core.draws import add_drafted_draws, bans_all, transform_for
 from minillm.core.kv_manager import KVManager
-from minillm.core.plan import StepPlan
+from minillm.core.plan import StepPlan, StepResult
 from minillm.core.request import DraftCounts, Request
 from minillm.core.speculate.accept import accepted_path
 from minillm.core.speculate.adaptive import AdaptiveLength, FixedLength, LengthPolicy
 from minillm.core.speculate.draft import NO_DRAFT, Ask, Draft, Drafter, DraftError, check_draft
+from minillm.core.speculate.hidden import HiddenStates
 from minillm.core.speculate.rejection import Proposal, coin, draft_seed
 from minillm.core.speculate.tree import ROOT, depths
 from minillm.core.trace import Trace
@@ -64,6 +65,8 @@ class Speculator:
         self._trace = trace
         self._vocab_size = capacity.vocab_size
         self._num_accepted: dict[str, int] = {}  # of the last draft of each request, until it is asked about again
+        self.wants_hidden = options.drafter.wants_hidden
+        self._hidden = HiddenStates()
         self.drafter.start(capacity)
         self._lengths: LengthPolicy = (
             AdaptiveLength(options.draft_tokens, self.drafter.cost_ratio + options.verify_cost)
@@ -135,6 +138,7 @@ class Speculator:
             draw_seed=request.seed if by_draw else draft_seed(request.seed),
             wants_probabilities=not by_draw and request.params.temperature > 0,
             num_accepted=self._num_accepted.pop(request.request_id, 0),
+            hidden=self._hidden.take(request.request_id),
         )
 
     def _proposed(self, asks: Sequence[Ask]) -> Sequence[Draft]:
@@ -166,6 +170,11 @@ class Speculator:
                 row = None if draft.probabilities is None else draft.probabilities[i]
                 plan.proposals[draw + i] = Proposal(token_id, row, coin(request.seed, index + i))
 
+    def land(self, part: Scheduled, plan: StepPlan, result: StepResult, first_draw: int) -> None:
+        """A part of a step is about to be committed; its draws begin with ``first_draw``."""
+        if result.hidden is not None:
+            self._hidden.land(part, plan, result.hidden, first_draw)
+
     def accept(self, part: Scheduled, draws: Sequence[int]) -> list[int]:
         """Indices of the drafted tokens that the target accepts."""
         draft, request = part.draft, part.request
@@ -176,10 +185,13 @@ class Speculator:
         request.draft_counts.add(len(draft.token_ids), depth, len(path))
         self._lengths.observe(request.request_id, depth, len(path))
         self._num_accepted[request.request_id] = len(path)
+        if self.wants_hidden:
+            self._hidden.accept(request.request_id, path)
         return path
 
     def forget(self, request_id: str) -> None:
         """The request ended."""
         self._num_accepted.pop(request_id, None)
+        self._hidden.forget(request_id)
         self._lengths.forget(request_id)
         self.drafter.forget(request_id)
