@@ -121,8 +121,8 @@ def random_grammar(rng: random.Random) -> Case:
 
     rules = Rules({name: expression(rng.randint(1, 3)) for name in names}, "root")
     alphabet = ALPHABET.encode()
-    longer = {bytes(rng.choices(alphabet, k=rng.randint(2, 5))) for _ in range(rng.randint(0, 60))}
-    single = [bytes([byte]) for byte in set(alphabet)]
+    longer = sorted({bytes(rng.choices(alphabet, k=rng.randint(2, 5))) for _ in range(rng.randint(0, 60))})
+    single = [bytes([byte]) for byte in sorted(set(alphabet))]
     if rng.random() < 0.2:  # a byte that only longer tokens have, so that it cannot be relied on
         single.remove(rng.choice(single))
     tokens: list[bytes | None] = [None, None, *single, *longer]
