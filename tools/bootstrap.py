@@ -31,13 +31,13 @@ class SetupError(Exception):
 def digest() -> str:
     """Changes whenever another environment would be installed."""
     parts = [(ROOT / name).read_bytes() for name in ("pyproject.toml", "constraints.txt")]
-    return hashlib.sha256(b"\0".join([*parts, sys.version.encode(), str(ROOT).encode()])).hexdigest()
+    return hashlib.sha256(b"\0".join([*parts, sys.version.encode()])).hexdigest()
 
 
 def is_of_here() -> bool:
     """Commands in an environment name the place where it was made: moved or copied, it runs code of that place."""
     pip = VENV / "bin" / "pip"
-    return not pip.exists() or str(VENV).encode() in pip.read_bytes()
+    return not pip.exists() or str(VENV.resolve()).encode() in pip.read_bytes()
 
 
 def make_venv() -> None:
@@ -88,7 +88,7 @@ def run(browser: bool) -> None:
             f"Python {sys.version.split()[0]} is too old, {'.'.join(map(str, OLDEST))} or newer is needed: "
             "install it and name it, for example: make serve PYTHON=python3.12"
         )
-    if not (STAMP.exists() and STAMP.read_text() == digest()):
+    if not (STAMP.exists() and STAMP.read_text() == digest() and is_of_here()):
         print("Setting up .venv (first time: a few minutes, about 3 GB with PyTorch)", flush=True)
         STAMP.unlink(missing_ok=True)
         make_venv()

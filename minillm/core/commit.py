@@ -18,9 +18,10 @@ from minillm.core.logprobs import TokenLogprobs
 from minillm.core.order import FirstComeOrder
 from minillm.core.plan import StepPlan, StepResult
 from minillm.core.request import Event, Request
-from minillm.core.scheduler import Scheduled, Scheduler, Step
+from minillm.core.scheduler import Scheduler
 from minillm.core.speculate.accept import draws_that_count
 from minillm.core.speculate.speculator import Speculator
+from minillm.core.step import Scheduled, Step
 from minillm.core.stops import commit_tokens
 from minillm.core.trace import Trace
 

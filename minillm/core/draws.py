@@ -18,7 +18,7 @@ from minillm.core.sampling import SamplingParams, uniform
 from minillm.core.shaping import Transform
 
 if TYPE_CHECKING:
-    from minillm.core.scheduler import Scheduled
+    from minillm.core.step import Scheduled
 
 _GIVEN = SamplingParams(temperature=0)  # for draws at which nothing is drawn: the cheapest there is
 

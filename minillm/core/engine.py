@@ -44,9 +44,10 @@ from minillm.core.plan import StepResult
 from minillm.core.policy import make_policy
 from minillm.core.request import Event, Request, RequestError, Status
 from minillm.core.sampling import SamplingParams, derived_seed, uniform
-from minillm.core.scheduler import Scheduler, Step
+from minillm.core.scheduler import Scheduler
 from minillm.core.speculate.draft import DraftError
 from minillm.core.speculate.speculator import Speculation, Speculator
+from minillm.core.step import Step
 from minillm.core.step_times import StepTimes
 from minillm.core.trace import Trace
 

@@ -11,21 +11,18 @@ outranks everybody preempted or swapped out.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from minillm.core.config import EngineConfig
-from minillm.core.draws import add_draws
 from minillm.core.group import Group, together
 from minillm.core.kv_manager import KVManager
 from minillm.core.order import FirstComeOrder
 from minillm.core.plan import StepPlan
 from minillm.core.policy import ContinuousPolicy, QueueView
 from minillm.core.request import Request, Status
-from minillm.core.sampling import uniform_of
-from minillm.core.shaping import Transform
-from minillm.core.speculate.draft import NO_DRAFT, Draft
+from minillm.core.rows import RowWriter
 from minillm.core.speculate.speculator import Speculator
+from minillm.core.step import Scheduled, Step
 from minillm.core.tables import Hit
 from minillm.core.trace import Trace
 from minillm.core.waiting import WaitingQueue
@@ -33,36 +30,6 @@ from minillm.core.waiting import WaitingQueue
 # Most tokens in a step of a prompt whose log-probabilities are wanted. Each has a row of logits, as long as the
 # vocabulary: in float32 and with 50,000 tokens, 256 rows take 51 MB.
 SCORED_CHUNK = 256
-
-
-@dataclass(slots=True)
-class Scheduled:
-    """A request's share of a step: tokens ``start .. start + num_tokens - 1`` of its sequence."""
-
-    request: Request
-    start: int
-    num_tokens: int
-    epoch: int  # the request's when planned: results for an older one are dropped
-    num_draws: int = 0  # how many of the plan's draws are its own
-    error: str = ""  # why the request has to end with this step
-    draft: Draft = NO_DRAFT  # unverified tokens that run behind these
-    draft_transforms: Sequence[Transform | None] = ()  # of the draw after each, unless the request is plain
-
-
-@dataclass(slots=True)
-class Step:
-    """A planned step: what the backend gets, and what commit needs to know again."""
-
-    plan: StepPlan
-    decodes: list[Request]  # of the plan's first rows: plain requests, with one token and one draw each
-    epochs: list[int]  # of the decodes, as in ``Scheduled``
-    parts: list[Scheduled]  # of the other rows
-    copies: list[tuple[int, int]]  # of blocks, before the plan runs
-
-    @property
-    def requests(self) -> list[Request]:
-        """Of the plan's rows."""
-        return [*self.decodes, *(part.request for part in self.parts)]
 
 
 @dataclass(slots=True)
@@ -100,7 +67,7 @@ class Scheduler:
         self._policy = policy
         self._order = order
         self._trace = trace
-        self._vocab_size = vocab_size
+        self._rows = RowWriter(config, kv, trace, vocab_size, speculator)
         self._groups: list[Group] = []  # those not finished that have a member queued or running
         self._speculator = speculator
 
@@ -157,8 +124,8 @@ class Scheduler:
         if self._speculator is not None:
             self._speculator.draft(draft.parts.values(), draft.budget)
             draft.plan.wants_hidden = self._speculator.wants_hidden
-        self._fill_decodes(draft)
-        self._fill_parts(draft)
+        self._rows.add_decodes(draft.plan, draft.decodes)
+        self._rows.add_parts(draft.plan, draft.parts.values())
         epochs = [request.epoch for request in draft.decodes]
         return Step(draft.plan, draft.decodes, epochs, list(draft.parts.values()), self._kv.take_copies())
 
@@ -364,63 +331,3 @@ class Scheduler:
 
     def _view(self, now_s: float, more_to_come: bool) -> QueueView:
         return QueueView(now_s, self.waiting.num_requests, len(self.running), more_to_come)
-
-    def _fill_decodes(self, draft: _Draft) -> None:
-        """The columns of the decodes that follow from the request, and from the position of its token."""
-        plan, decodes = draft.plan, draft.decodes
-        count = len(decodes)
-        plan.request_ids = [request.request_id for request in decodes]
-        plan.query_starts = list(range(count + 1))
-        plan.context_lengths = [position + 1 for position in plan.positions]
-        plan.sample_tokens = list(range(count))
-        plan.sampling = [request.params for request in decodes]
-        plan.uniforms = [
-            0.0 if request.random_stream is None else uniform_of(request.random_stream, context - request.num_prompt)
-            for request, context in zip(decodes, plan.context_lengths, strict=True)
-        ]
-        if self._config.overlap:
-            for row, (request, position) in enumerate(zip(decodes, plan.positions, strict=True)):
-                self._add_input(plan, request, position)
-                request.last_draw = row
-        else:
-            plan.token_ids = [request.token_ids[-1] for request in decodes]
-        if self._trace.enabled:
-            for request, position in zip(decodes, plan.positions, strict=True):
-                self._trace.emit("schedule", request.request_id, tokens=1, computed=position)
-
-    def _add_input(self, plan: StepPlan, request: Request, position: int) -> None:
-        """One token of a request, or the draw that it will be."""
-        if position < len(request.token_ids):
-            plan.token_ids.append(request.token_ids[position])
-        else:
-            # Of the step before: a plain request whose token is in flight is in every step.
-            plan.drawn[len(plan.token_ids)] = request.last_draw
-            plan.token_ids.append(0)
-
-    def _fill_parts(self, draft: _Draft) -> None:
-        """The rows behind the decodes."""
-        plan, size = draft.plan, self._kv.block_size
-        for part in draft.parts.values():
-            request, start, end = part.request, part.start, part.start + part.num_tokens
-            table = self._kv.table(request.request_id)
-            self._trace.emit("schedule", request.request_id, tokens=part.num_tokens, computed=start)
-            plan.request_ids.append(request.request_id)
-            plan.token_ids.extend(request.token_ids[start:end])
-            plan.positions.extend(range(start, end))
-            plan.slots.extend(table[p // size] * size + p % size for p in range(start, end))
-            # Logits of the last known token give the next one; a chunk that ends before it gives none.
-            if not request.is_plain:
-                add_draws(plan, part, self._vocab_size)
-            elif end == request.num_known:
-                part.num_draws = 1
-                plan.sample_tokens.append(len(plan.token_ids) - 1)
-                plan.sampling.append(request.params)
-                stream = request.random_stream
-                plan.uniforms.append(0.0 if stream is None else uniform_of(stream, request.num_output))
-                request.last_draw = len(plan.sample_tokens) - 1
-            if self._speculator is not None and part.draft.token_ids:
-                self._speculator.extend(plan, part, table)
-                end += len(part.draft.token_ids)
-            plan.query_starts.append(len(plan.token_ids))
-            plan.context_lengths.append(end)
-            plan.block_tables.append(table)

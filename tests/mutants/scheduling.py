@@ -11,6 +11,7 @@ from minillm.core.commit import Committer
 from minillm.core.kv_manager import KVManager
 from minillm.core.lifecycle import Lifecycle
 from minillm.core.prefix import HashIndex
+from minillm.core.rows import RowWriter
 from minillm.core.scheduler import Scheduler
 from minillm.core.waiting import WaitingQueue
 
@@ -66,22 +67,22 @@ ENGINE_MUTANTS: dict[str, list[Edit]] = {
     "preempting itself, it runs all the same": [
         Edit(Scheduler, "_make_room", "return False", "return self._kv.admit(request, self._kv.lookup(request))")
     ],
-    "sampled within a prompt": [Edit(Scheduler, "_fill_parts", "end == request.num_known", "True")],
+    "sampled within a prompt": [Edit(RowWriter, "add_parts", "end == request.num_known", "True")],
     "reads past the chunk": [
-        Edit(Scheduler, "_fill_parts", "lengths.append(end)", "lengths.append(max(end, request.num_known))")
+        Edit(RowWriter, "add_parts", "lengths.append(end)", "lengths.append(max(end, request.num_known))")
     ],
-    "reads short of the decode": [Edit(Scheduler, "_fill_decodes", "[position + 1 for", "[position for")],
+    "reads short of the decode": [Edit(RowWriter, "add_decodes", "[position + 1 for", "[position for")],
     "a draw of the output before": [
-        Edit(Scheduler, "_fill_decodes", "context - request.num_prompt", "context - request.num_prompt - 1")
+        Edit(RowWriter, "add_decodes", "context - request.num_prompt", "context - request.num_prompt - 1")
     ],
     "planned past the longest output": [
         Edit(Scheduler, "_schedule_decodes", "start + 1 >= request.max_total_tokens or ", "")
     ],
     "the last token fed twice": [
-        Edit(Scheduler, "_add_input", "plan.token_ids.append(0)", "plan.token_ids.append(request.token_ids[-1])"),
-        Edit(Scheduler, "_add_input", "plan.drawn[len(plan.token_ids)] = request.last_draw", "pass"),
+        Edit(RowWriter, "_add_input", "plan.token_ids.append(0)", "plan.token_ids.append(request.token_ids[-1])"),
+        Edit(RowWriter, "_add_input", "plan.drawn[len(plan.token_ids)] = request.last_draw", "pass"),
     ],
-    "another row's draw": [Edit(Scheduler, "_add_input", "request.last_draw", "0")],
+    "another row's draw": [Edit(RowWriter, "_add_input", "request.last_draw", "0")],
     "shaped by draws not known": [Edit(Scheduler, "_schedule_decodes", "or not request.is_plain", "")],
     "waiting for a draw, it leaves its place": [
         Edit(Scheduler, "_has_place", "len(self.running) - given_back", "len(self.running) // 2")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from minillm.core.plan import StepPlan
 
 if TYPE_CHECKING:
-    from minillm.core.scheduler import Scheduled
+    from minillm.core.step import Scheduled
 
 MOST_STATES = 64  # kept of a request while its drafter is not asked
 

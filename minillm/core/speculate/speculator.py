@@ -29,7 +29,7 @@ from minillm.core.speculate.tree import ROOT, depths
 from minillm.core.trace import Trace
 
 if TYPE_CHECKING:
-    from minillm.core.scheduler import Scheduled
+    from minillm.core.step import Scheduled
 
 Verification = Literal["draw", "rejection"]
 
