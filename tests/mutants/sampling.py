@@ -5,8 +5,7 @@ from __future__ import annotations
 import sampling_reference
 from mutation import Edit
 
-from minillm.core import beams, draws, sampling
-from minillm.core import scheduler as scheduler_module
+from minillm.core import beams, draws, rows, sampling
 from minillm.core.beams import BeamSearch
 from minillm.core.commit import Committer
 from minillm.core.kv_manager import KVManager
@@ -51,7 +50,7 @@ OUTPUT_MUTANTS: dict[str, list[Edit]] = {
     "dead beams keep their blocks": [Edit(BeamSearch, "reseat", "scheduler.retire(member)", "pass")],
     "ranked by the last token": [Edit(BeamSearch, "_ranked", "-(so_far + logprob)", "-logprob")],
     "early ends taken": [Edit(BeamSearch, "_ranked", "beam.num_output < beam.params.min_tokens", "False")],
-    "too few candidates": [Edit(scheduler_module, "add_draws", "width + len(request.stop_ids)", "width")],
+    "too few candidates": [Edit(rows, "add_draws", "width + len(request.stop_ids)", "width")],
     "fork forgets the output": [Edit(beams, "fork", "parent.token_ids.copy()", "list(parent.prompt_ids)")],
     "fork forgets the score": [Edit(beams, "fork", "parent.logprobs.copy()", "[]")],
     "samples draw one number": [Edit(draws, "_add_next_draws", "_add_draw(plan, member,", "_add_draw(plan, request,")],
