@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from minillm.core.plan import StepPlan, StepResult
 
@@ -48,6 +48,17 @@ class Backend(Protocol):
 
     def close(self) -> None:
         """Release memory; calling it twice is fine."""
+
+
+@runtime_checkable
+class BlockPorter(Protocol):
+    """A backend whose KV blocks can be taken elsewhere and come back, as bytes of a form that it alone reads."""
+
+    def read_blocks(self, blocks: Sequence[int]) -> list[bytes]:
+        """The content of whole blocks, all layers, K and V, once the steps before have run."""
+
+    def write_blocks(self, contents: Sequence[tuple[int, bytes]]) -> None:
+        """Put what ``read_blocks`` of this or an equal backend returned into blocks, before the next ``run``."""
 
 
 class AsyncBackend(Backend, Protocol):

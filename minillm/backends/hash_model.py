@@ -7,6 +7,7 @@ from the prefix it found, which changes the output. No numerics, so equal ids ar
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -59,6 +60,7 @@ class HashModel:
         # they were computed from the same tokens.
         self._prefixes = [_Prefix(-1, 0, 0)]
         self._ids: dict[tuple[int, int], int] = {}
+        self._tokens = [-1]  # by node: its last token
         self._slots: list[int | None] = []  # the node whose last token's K/V the slot holds; None is poison
 
     def load(self, *, block_size: int, num_blocks: int | None, num_host_blocks: int = 0) -> None:
@@ -117,6 +119,20 @@ class HashModel:
         read = [self._slots[source] for source, _ in pairs]
         for (_, target), content in zip(pairs, read, strict=True):
             self._slots[target] = content
+
+    def read_blocks(self, blocks: Sequence[int]) -> list[bytes]:
+        """For each slot the tokens of the prefix that it was computed from: what is wrong here is wrong there."""
+        size = self._block_size
+        slots = [self._slots[block * size : (block + 1) * size] for block in blocks]
+        return [json.dumps([node if node is None else self._tokens_of(node) for node in one]).encode() for one in slots]
+
+    def write_blocks(self, contents: Sequence[tuple[int, bytes]]) -> None:
+        for block, content in contents:
+            for offset, tokens in enumerate(json.loads(content)):
+                node = None if tokens is None else _EMPTY
+                for token_id in tokens or ():
+                    node = self._intern(node or _EMPTY, token_id)
+                self._slots[block * self._block_size + offset] = node
 
     def close(self) -> None:
         self._slots = []
@@ -199,6 +215,14 @@ class HashModel:
             )
         return node
 
+    def _tokens_of(self, node: int) -> list[int]:
+        """The prefix of a node."""
+        tokens = []
+        while node != _EMPTY:
+            tokens.append(self._tokens[node])
+            node = self._prefixes[node].parent
+        return tokens[::-1]
+
     def _intern(self, parent: int, token_id: int) -> int:
         node = self._ids.get((parent, token_id))
         if node is None:
@@ -206,6 +230,7 @@ class HashModel:
             before = self._prefixes[parent]
             self._prefixes.append(_Prefix(parent, before.length + 1, _extend(before.digest, token_id)))
             self._ids[parent, token_id] = node
+            self._tokens.append(token_id)
         return node
 
     def _logits(self, digest: int) -> list[float]:

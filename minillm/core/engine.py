@@ -219,6 +219,11 @@ class Engine:
             return frozenset(own)
         return self._eos_ids.union(own) if own else self._eos_ids
 
+    @property
+    def num_planned(self) -> int:
+        """Steps planned so far: those behind ``num_steps`` are in flight, and may read and write any block."""
+        return self._num_planned
+
     def has_work(self) -> bool:
         """Whether a request has not ended, or an event is still to be delivered."""
         return self._lifecycle.num_unfinished > 0 or bool(self._lifecycle.outbox) or bool(self._flight)

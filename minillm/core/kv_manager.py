@@ -17,7 +17,8 @@ from minillm.core.block_keys import BlockKeys, ExtraKey, Hash, digest128
 from minillm.core.blocks import BlockPool, PoolError
 from minillm.core.config import IndexName
 from minillm.core.eviction import EvictionName, PriorityEvictor, recompute_cost
-from minillm.core.index import ROOT, PrefixIndex
+from minillm.core.holds import BlockHolds
+from minillm.core.index import ROOT, Link, PrefixIndex
 from minillm.core.kv_events import BlockEvents
 from minillm.core.prefix import HashIndex
 from minillm.core.radix import RadixIndex
@@ -61,6 +62,7 @@ class KVManager:
         self._keys: dict[str, BlockKeys] = {}  # of requests that wait: each is looked up again until it is admitted
         self._copies = BlockCopies()
         self._events: BlockEvents | None = None
+        self.holds = BlockHolds(self.pool, self.index, self._copies, self._trace, self._allocate, self._file)
 
     def blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_size)
@@ -150,19 +152,19 @@ class KVManager:
         if missing + is_shared > self.pool.num_free:
             return False
         if is_shared:
-            source, [target] = table[written], self._allocate(request, 1)
+            source, [target] = table[written], self._allocate(request.request_id, 1)
             # A new list: plans in flight go on reading the old one.
             owner.blocks = table = [*table[:written], target, *table[written + 1 :]]
             self._copies.add(source, target)
             self.pool.release(source, to_front=False)  # held by others, so it is not free now
             self._trace.emit("copy", request.request_id, (source, target))
         if missing:
-            new = self._allocate(request, missing)
+            new = self._allocate(request.request_id, missing)
             table.extend(new)
             self._trace.emit("allocate", request.request_id, new)
         return True
 
-    def _allocate(self, request: Request, count: int) -> list[int]:
+    def _allocate(self, holder: str, count: int) -> list[int]:
         new: list[int] = []
         evicted: list[int] = []
         for _ in range(count):
@@ -176,7 +178,7 @@ class KVManager:
                 if self._evictor is not None:
                     self._evictor.on_last(last)
         if evicted:
-            self._trace.emit("evict", request.request_id, evicted)
+            self._trace.emit("evict", holder, evicted)
         return new
 
     def take_copies(self) -> list[tuple[int, int]]:
@@ -201,21 +203,27 @@ class KVManager:
         added: list[int] = []
         while chain.length < num_full:
             block, place = table.blocks[chain.length], chain.length
-            filed = self.index.insert(chain, block, keys)
+            filed = self._file(chain, block, place, keys)
             if filed is None:  # nothing after it can be found either
                 table.chain = None
                 break
             chain, is_new = filed
             if is_new:
                 added.append(block)
-                if self._evictor is not None:
-                    self._evictor.on_index(block, place)
-                if self._events is not None:
-                    self._events.on_index(block, place, keys)
         else:
             table.chain = chain
         if added:
             self._trace.emit("index", request.request_id, added)
+
+    def _file(self, chain: Link, block: int, place: int, keys: BlockKeys) -> tuple[Link, bool] | None:
+        """Index a block behind ``chain``, and tell who has to know if that is new."""
+        filed = self.index.insert(chain, block, keys)
+        if filed is not None and filed[1]:
+            if self._evictor is not None:
+                self._evictor.on_index(block, place)
+            if self._events is not None:
+                self._events.on_index(block, place, keys)
+        return filed
 
     def events(self) -> BlockEvents:
         """Events of the index, for routers; asked for the first time while nothing is indexed: none may be missed."""
@@ -226,6 +234,15 @@ class KVManager:
                 )
             self._events = BlockEvents()
         return self._events
+
+    def find(self, token_ids: Sequence[int], extra_keys: Sequence[ExtraKey]) -> list[int]:
+        """The cached blocks of a prefix, as many as there are from its beginning. Changes nothing."""
+        keys = BlockKeys(token_ids, extra_keys, self.block_size, self._hash)
+        return self.index.match(keys, len(token_ids) // self.block_size)[0]
+
+    def file_held(self, holder: str, token_ids: Sequence[int], extra_keys: Sequence[ExtraKey]) -> None:
+        """What ``holder`` holds are the first blocks of this prefix, whole by now: cache them."""
+        self.holds.file(holder, BlockKeys(token_ids, extra_keys, self.block_size, self._hash))
 
     def rewind(self, request: Request, num_tokens: int) -> None:
         """Shorten the table to ``num_tokens`` tokens: blocks wholly past them are given back."""
@@ -287,7 +304,7 @@ class KVManager:
             return False
         for block in found:  # held before anything is allocated, which could evict it
             pool.touch(block)
-        fresh = self._allocate(request, len(stays) - len(found))
+        fresh = self._allocate(request.request_id, len(stays) - len(found))
         copied = iter(fresh)
         blocks = [next(copied) if block is None else block for block in stays]
         num_full = swapped.num_tokens // self.block_size
@@ -333,8 +350,12 @@ class KVManager:
         for table in self._tables.values():
             for block in table.blocks:
                 held[block] += 1
+        for block in self.holds.held():
+            held[block] += 1
         if held != self.pool.ref_counts:
-            raise PoolError(f"blocks are held {held} times by tables, the pool counts {self.pool.ref_counts}")
+            raise PoolError(
+                f"blocks are held {held} times by tables and others, the pool counts {self.pool.ref_counts}"
+            )
         self.host.check([swapped.hosts for swapped in self._swapped.values()])
         if both := self._tables.keys() & self._swapped.keys():
             raise PoolError(f"{sorted(both)} have a table on the device and one on the host")

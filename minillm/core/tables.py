@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from minillm.core.block_keys import BlockKeys
@@ -47,6 +48,10 @@ class BlockCopies:
     def go_to(self, blocks: list[int]) -> bool:
         """Whether one of these blocks gets its content only by a copy that is not taken yet."""
         return bool(self._pairs) and not {target for _, target in self._pairs}.isdisjoint(blocks)
+
+    def come_from(self, blocks: Iterable[int]) -> bool:
+        """Whether one of these blocks is still to be copied as it is now."""
+        return bool(self._pairs) and not {source for source, _ in self._pairs}.isdisjoint(blocks)
 
     def take(self) -> list[tuple[int, int]]:
         """All since the last call, in a form that no order of execution changes.

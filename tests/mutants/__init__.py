@@ -14,6 +14,7 @@ from mutants.sampling import DRAW_MUTANTS, OUTPUT_MUTANTS, SAMPLING_MUTANTS
 from mutants.scheduling import ENGINE_MUTANTS
 from mutants.speculation import DRAFT_MODEL_MUTANTS, HIDDEN_MUTANTS, RULE_MUTANTS, SPECULATION_MUTANTS
 from mutants.text import TEXT_MUTANTS
+from mutants.transfer import HAND_OFF_MUTANTS, TIER_MUTANTS, TRANSFER_MUTANTS
 
 MUTANTS: list[Mutant] = [
     Mutant(fault, edits, killer)
@@ -34,6 +35,9 @@ MUTANTS: list[Mutant] = [
         (killers.GRAMMAR, GRAMMAR_MUTANTS),
         (killers.AMBIGUITY, AMBIGUITY_MUTANTS),
         (killers.ROUTER, ROUTER_MUTANTS),
+        (killers.TIER, TIER_MUTANTS),
+        (killers.HAND_OFF, HAND_OFF_MUTANTS),
+        (killers.TRANSFER, TRANSFER_MUTANTS),
     ]
     for fault, edits in table.items()
 ]

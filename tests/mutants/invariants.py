@@ -165,6 +165,25 @@ INVARIANTS: dict[str, Invariant] = {
         (_WORKLOADS,),
         ("ended once for each step in flight", "an abort that nobody is told of"),
     ),
+    # Tiers and hand-off
+    "I34": Invariant(
+        "nothing is read under an epoch that has passed",
+        ("tests/core/test_transfer.py::TestTransfers", "tests/core/test_tiers.py::TestTier"),
+        ("a lease that holds nothing, read unchecked", "a held slot given away", "epoch of a slot kept"),
+    ),
+    "I35": Invariant(
+        "a lease ends by acknowledgement or by its time",
+        ("tests/core/test_transfer.py::TestTransfers",),
+        ("a lease without end", "held without end", "an acknowledgement that is not heard"),
+    ),
+    "I36": Invariant(
+        "messages lost, doubled, late or out of order cost a recompute, never a wrong token",
+        (
+            "tests/core/test_transfer.py::TestTransfers",
+            "tests/core/test_transfer.py::test_i36_a_bad_network_costs_recomputes_and_no_wrong_token",
+        ),
+        ("another place is read", "written while earlier steps run", "taken over before all has come"),
+    ),
     # The router
     "I37": Invariant(
         "never a worker that is not healthy",

@@ -19,6 +19,8 @@ from pool_callers import random_pool_calls
 from router_callers import random_routing
 from sampling_reference import random_samplings
 from text_callers import random_texts
+from tier_callers import random_tier_calls
+from transfer_callers import hand_off, run_transfers
 
 from mutants.registry import Killer
 
@@ -94,3 +96,6 @@ TEXT = Killer(
 GRAMMAR = Killer("tests/core/test_grammar.py::test_any_small_grammar", small_grammar, 500)
 AMBIGUITY = Killer("tests/core/test_grammar_ambiguity.py::test_any_ambiguous_grammar", check_ambiguous, 500)
 ROUTER = Killer("tests/core/test_router.py::TestRouter", one_of(random_routing), 1000)
+TRANSFER = Killer("tests/core/test_transfer.py::TestTransfers", run_transfers, 600)
+HAND_OFF = Killer("tests/core/test_transfer.py::test_over_a_good_network_nothing_is_computed_twice", hand_off, 100)
+TIER = Killer("tests/core/test_tiers.py::TestTier", one_of(random_tier_calls), 1000)
