@@ -94,6 +94,14 @@ class NumericBackend(ABC):
         """The same in host memory, for blocks that are swapped out."""
 
     @abstractmethod
+    def _to_bytes(self, values: Array) -> bytes:
+        """Values of a cache, as they lie in memory."""
+
+    @abstractmethod
+    def _from_bytes(self, data: bytes, shape: tuple[int, ...]) -> Array:
+        """What ``_to_bytes`` returned, where the cache is."""
+
+    @abstractmethod
     def _beside(self, values: Array, cache: Array) -> Array:
         """``values`` as an array of this library, where ``cache`` is."""
 
@@ -248,6 +256,28 @@ class NumericBackend(ABC):
         sources, targets = (self._array(slots) for slots in np.asarray(pairs, dtype=np.int64).T.copy())
         for keys, values in self._caches:
             keys[targets], values[targets] = keys[sources], values[sources]
+
+    def read_blocks(self, blocks: Sequence[int]) -> list[bytes]:
+        """For each block the keys, then the values of layer after layer, as they lie in memory."""
+        slots = self._array(self._slots_of(blocks))
+        sides = [self._to_bytes(side[slots]) for caches in self._caches for side in caches]
+        size = len(sides[0]) // max(1, len(blocks))  # bytes of a block in one layer's keys
+        return [b"".join(side[i * size : (i + 1) * size] for side in sides) for i in range(len(blocks))]
+
+    def write_blocks(self, contents: Sequence[tuple[int, bytes]]) -> None:
+        """``ValueError`` for a content of another size: it is of another model, dtype or block size."""
+        sides = [side for caches in self._caches for side in caches]
+        shape = (self._block_size, self.spec.kv_heads, self.spec.head_dim)
+        size = math.prod(shape) * self._itemsize
+        for block, content in contents:
+            if len(content) != size * len(sides):
+                raise ValueError(
+                    f"block of {len(content):,} bytes, one of this model has {size * len(sides):,}: "
+                    "take it to an engine of the same model, dtype and block size"
+                )
+            slots = self._array(self._slots_of([block]))
+            for i, side in enumerate(sides):
+                side[slots] = self._from_bytes(content[i * size : (i + 1) * size], shape)
 
     def poison_blocks(self, blocks: Sequence[int]) -> None:
         """Debugging: overwrite freed blocks with NaN."""

@@ -74,5 +74,11 @@ class NumpyBackend(NumericBackend):
     def _host_zeros(self, shape: tuple[int, ...]) -> Array:
         return self._zeros(shape)
 
+    def _to_bytes(self, values: Array) -> bytes:
+        return values.tobytes()
+
+    def _from_bytes(self, data: bytes, shape: tuple[int, ...]) -> Array:
+        return np.frombuffer(data, self._dtype).reshape(shape)
+
     def _beside(self, values: Array, cache: Array) -> Array:
         return values

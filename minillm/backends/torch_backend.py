@@ -102,6 +102,13 @@ class TorchBackend(NumericBackend):
     def _reads(self, reads: Reads) -> Reads:
         return torch_ops.to_device(reads, self.device)
 
+    def _to_bytes(self, values: Tensor) -> bytes:
+        raw: bytes = values.cpu().contiguous().view(torch.uint8).numpy().tobytes()  # NumPy has no bfloat16
+        return raw
+
+    def _from_bytes(self, data: bytes, shape: tuple[int, ...]) -> Tensor:
+        return torch.frombuffer(bytearray(data), dtype=self.dtype).view(shape).to(self.device)
+
     def _beside(self, values: NDArray[Any] | Tensor, cache: Tensor) -> Tensor:
         return torch.as_tensor(values).to(cache.device)
 
