@@ -107,6 +107,16 @@ def test_automaton_follows_by_frequency(text: list[int]) -> None:
     assert expected == pytest.approx(best / len(follows))
 
 
+def test_automaton_stops_where_the_whole_becomes_unlikely() -> None:
+    automaton = SuffixAutomaton()
+    for token in (1, 2, 1, 2, 1, 3):  # behind a 1 comes a 2 in two cases of three
+        automaton.append(token)
+    state, length = automaton.advance(0, 0, 1)
+    assert automaton.follow(state, length, 3, 0.0)[0] == [2, 1, 2]
+    assert automaton.follow(state, length, 3, 0.6)[0] == [2, 1]
+    assert automaton.follow(state, length, 3, 0.7) == ([], 0.0)
+
+
 def test_suffix_learns_from_outputs_that_ended_of_the_same_salt_alone() -> None:
     drafter = SuffixDrafter()
     drafter.propose([ask_for([9, 1, 2, 3, 4, 5, 6], name="a", salt="x")])

@@ -233,6 +233,10 @@ def test_static_waits_for_a_full_batch_and_runs_it_to_its_end() -> None:
     assert batches("static", ARRIVALS, LENGTHS) == [(1.0, {"j0", "j1"}), (9.0, {"j2", "j3"}), (20.0, {"j4"})]
 
 
+def test_who_waits_beyond_a_full_batch_joins_none_of_its_freed_places() -> None:
+    assert batches("static", [0.0, 0.0, 0.0], [4, 1, 1]) == [(0.0, {"j0", "j1"}), (4.0, {"j2"})]
+
+
 def test_dynamic_waits_no_longer_than_its_limit() -> None:
     assert batches("dynamic", ARRIVALS, LENGTHS, max_wait_s=0.5) == [
         (0.5, {"j0"}),

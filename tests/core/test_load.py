@@ -48,6 +48,21 @@ def test_tokens_that_wait_are_bounded_but_an_empty_queue_takes_any_request() -> 
     assert "2 tokens on top of 30 that wait would pass max_waiting_tokens 31" in error
 
 
+def test_a_prompt_longer_than_the_bound_waits_where_nobody_else_does() -> None:
+    jobs = [Job((1,), greedy(9)), Job((1,) * 40, greedy(1))]
+    assert refused(serve(jobs, max_waiting_tokens=31)) == []
+
+
+def test_all_that_is_ahead_is_computed_before_the_first_token() -> None:
+    times = StepTimes()
+    for tokens in (1, 11):
+        times.observe(tokens, 0.5 + tokens / 8)
+    load = LoadShedder(EngineConfig(max_batch_tokens=20), times)
+    alone = load.predicted_ttft_s(10, 0)
+    assert alone == pytest.approx(0.5 + 10 / 8)
+    assert load.predicted_ttft_s(10, 60, 30) == pytest.approx(5 * 0.5 + 100 / 8)
+
+
 def test_an_aborted_request_leaves_its_place_in_the_queue() -> None:
     jobs = [Job((1,), greedy(9)), Job((1,), greedy(1), abort_after=2), Job((1,), greedy(1), arrival_s=4.0)]
     assert refused(serve(jobs, max_waiting_requests=1)) == []

@@ -16,7 +16,7 @@ from minillm.backends.simulated import SimulatedBackend
 from minillm.core.clock import VirtualClock
 from minillm.core.config import EngineConfig
 from minillm.core.engine import Engine, RequestError
-from minillm.core.order import FairOrder, FirstComeOrder, PriorityOrder
+from minillm.core.order import DeadlineOrder, FairOrder, FirstComeOrder, PriorityOrder, ShortestOrder
 from minillm.core.request import Request, Status
 from minillm.core.sampling import SamplingParams
 from minillm.core.step_times import StepTimes
@@ -201,6 +201,17 @@ def test_the_fewest_tokens_left_go_first() -> None:
     assert admissions(drive(Case(config, work))) == ["j1", "j2", "j3", "j0"]
 
 
+def test_what_a_swapped_request_has_computed_is_not_left() -> None:
+    order = ShortestOrder(0.0)
+    half, short = (
+        Request(name, [1] * prompt, greedy(1), arrival_s=0.0, index=0, seed=0, max_total_tokens=prompt + 1)
+        for name, prompt in (("half", 9), ("short", 5))
+    )
+    assert order.rank(short) < order.rank(half)
+    half.num_computed = 6
+    assert order.rank(half) < order.rank(short)
+
+
 @given(
     st.lists(st.tuples(st.integers(1, 5), st.integers(1, 5), st.integers(0, 20)), min_size=2, max_size=8),
     st.sampled_from([0.25, 1.0, 3.0]),
@@ -286,6 +297,13 @@ def test_what_is_computed_again_is_not_charged_again() -> None:
     assert order.counters == {"a": 2 + 2 * 6, "b": 2 + 2 * 6}
 
 
+def test_what_was_cached_is_not_charged() -> None:
+    config = EngineConfig(block_size=2, num_blocks=40, order="fair", max_running_requests=1)
+    order = drive(Case(config, tuple(Job((1, 1, 0, 1, 0), greedy(1), tenant=t) for t in "ab"))).engine.order
+    assert isinstance(order, FairOrder)
+    assert order.counters == {"a": 5 + 2, "b": 1 + 2}
+
+
 # --- deadlines --------------------------------------------------------------------------------------------
 
 
@@ -293,6 +311,17 @@ def test_the_earliest_deadline_goes_first() -> None:
     config = EngineConfig(num_blocks=40, order="deadline", max_running_requests=1, ttft_slo_s=30.0)
     work = tuple(Job((1,), greedy(2), ttft_slo_s=slo) for slo in (None, 9.0, 40.0, 5.0))
     assert admissions(drive(Case(config, work))) == ["j3", "j1", "j0", "j2"]
+
+
+def test_a_deadline_counts_from_the_arrival_and_moves_on_with_each_token() -> None:
+    order = DeadlineOrder(StepTimes(), ttft_slo_s=10.0, tpot_slo_s=2.0)
+    request = Request("a", [1], greedy(9), arrival_s=5.0, index=0, seed=0, max_total_tokens=10)
+    assert order.due_s(request) == 15.0
+    for tokens in range(1, 4):
+        request.token_ids.append(1)
+        request.token_times_s.append(12.0 + tokens / 8)
+        assert order.due_s(request) == 12.125 + 2.0 * tokens
+    assert order.rank(request)[0] == order.due_s(request)
 
 
 def timed(**fields: object) -> Engine:
@@ -350,8 +379,12 @@ def test_goodput_counts_requests_that_kept_both_objectives() -> None:
     aborted = engine.add_request([1], greedy(3), ttft_slo_s=99.0)
     engine.abort(aborted.request_id)
     list(engine.run())
+    begun = engine.add_request([1], greedy(9), ttft_slo_s=99.0)
+    engine.step()
+    engine.abort(begun.request_id)
+    list(engine.run())
     run = engine.metrics()
-    assert [r.slo_met for r in run.requests] == [True, False, False, True, None, False]
+    assert [r.slo_met for r in run.requests] == [True, False, False, True, None, False, False]
     assert run.goodput_per_s == pytest.approx(2 / run.duration_s)
 
 

@@ -157,6 +157,21 @@ def test_what_cannot_be_is_refused_with_a_way_out() -> None:
         SentPrefixes(2, 0)
 
 
+def test_check_finds_damage() -> None:
+    def router() -> Router:
+        made = Router(make_policy("least_loaded"), ["a"])
+        made.route(incoming("q"))
+        made.check()
+        return made
+
+    lost, miscounted = router(), router()
+    lost._places.clear()
+    miscounted.workers[0].load_tokens += 1
+    for broken in (lost, miscounted):
+        with pytest.raises(RouterError, match=r"workers hold|has a load of 9 tokens"):
+            broken.check()
+
+
 # --- engines behind a router ------------------------------------------------------------------------------
 
 

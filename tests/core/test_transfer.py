@@ -15,6 +15,7 @@ from random_choices import HypothesisDraw
 from transfer_callers import TransferCallers, hand_off, run_transfers
 
 from minillm.backends.simulated import Weightless
+from minillm.core.blocks import PoolError
 from minillm.core.config import EngineConfig
 from minillm.core.engine import Engine
 from minillm.core.request import RequestError
@@ -304,6 +305,44 @@ def test_a_hold_keeps_a_cached_prefix_from_being_evicted() -> None:
         serve(pair.prefill, [i % 2] * 6, f"other{i}")
     assert kv.find(PROMPT, ()) == blocks
     kv.check()
+    assert "someone" in kv.holds
+    with pytest.raises(PoolError, match="someone holds 3 blocks already"):
+        kv.holds.hold("someone", blocks)
     kv.holds.let_go("someone")
     kv.holds.let_go("someone")
     assert kv.pool.num_used == 0
+
+
+def test_room_is_filled_whole_or_not_at_all() -> None:
+    pair = Pair()
+    prefix = Prefix((0, 1, 1, 0))
+    assert pair.store.reserve("t", prefix, 2) == [0, 1]
+    with pytest.raises(ValueError, match=r"room for blocks 0 to 1, \[0\] came"):
+        pair.store.fill("t", prefix, {0: b"[]"})
+    assert pair.decode.kv.find(prefix.token_ids, ()) == []
+
+
+def test_an_offer_heard_twice_is_taken_once_and_another_lease_is_given_back() -> None:
+    pair = Pair()
+    mend = pair.drop_next(Block)
+    pair.intake.submit("r", PROMPT, GREEDY, ["p"], 0.0)
+    pair.network.deliver(0.0)
+    [offer] = pair.sent(Offer)
+    assert isinstance(offer, Offer)
+    asked = len(pair.sent(Fetch))
+    pair.intake.on_message(offer, 0.0)
+    assert len(pair.sent(Fetch)) == asked
+    pair.intake.on_message(offer._replace(lease=99), 0.0)
+    assert pair.network.log[-1] == ("p", Done("d", offer.transfer, 99))
+    pair.source.on_message(Gone("d", offer.transfer, offer.lease), 0.0)  # not a message for a source
+    assert pair.source.counts["ignored"] == 1
+    mend()
+    assert run_to_the_end(pair, 1.0) == expected()
+
+
+def test_leases_take_no_more_than_their_share() -> None:
+    pair = Pair()
+    pair.source._store._max_held = 2  # type: ignore[attr-defined]
+    pair.intake.submit("r", PROMPT, GREEDY, ["p"], 0.0)
+    assert run_to_the_end(pair) == expected()
+    assert pair.sent(Gone) == [Gone("p", "r from p, boot 0", 0)]

@@ -12,6 +12,7 @@ from mutants.registry import Mutant
 from mutants.routing import ROUTER_MUTANTS
 from mutants.sampling import DRAW_MUTANTS, OUTPUT_MUTANTS, SAMPLING_MUTANTS
 from mutants.scheduling import ENGINE_MUTANTS
+from mutants.services import DRAFTER_MUTANTS, LOAD_MUTANTS, METRICS_MUTANTS, ORDER_MUTANTS, POLICY_MUTANTS
 from mutants.speculation import DRAFT_MODEL_MUTANTS, HIDDEN_MUTANTS, RULE_MUTANTS, SPECULATION_MUTANTS
 from mutants.text import TEXT_MUTANTS
 from mutants.transfer import HAND_OFF_MUTANTS, TIER_MUTANTS, TRANSFER_MUTANTS
@@ -35,6 +36,11 @@ MUTANTS: list[Mutant] = [
         (killers.GRAMMAR, GRAMMAR_MUTANTS),
         (killers.AMBIGUITY, AMBIGUITY_MUTANTS),
         (killers.ROUTER, ROUTER_MUTANTS),
+        (killers.ORDERS, ORDER_MUTANTS),
+        (killers.LOOP, POLICY_MUTANTS),
+        (killers.LOAD, LOAD_MUTANTS),
+        (killers.ORDERS, METRICS_MUTANTS),
+        (killers.DRAFTERS_ALONE, DRAFTER_MUTANTS),
         (killers.TIER, TIER_MUTANTS),
         (killers.HAND_OFF, HAND_OFF_MUTANTS),
         (killers.TRANSFER, TRANSFER_MUTANTS),

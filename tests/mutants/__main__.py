@@ -39,7 +39,7 @@ def main() -> int:
         signal.alarm(LIMIT_S)
         try:
             found = kill(mutant)
-            verdict = f"{mutant.killer.test}, case {found.case}: {found.error.splitlines()[0][:80]}"
+            verdict = f"{mutant.killer.named(found.case)}: {found.error.splitlines()[0][:80]}"
         except Exception as error:  # it survived, took too long, or its edit makes no program
             survivors.append(mutant.fault)
             verdict = f"NOT KILLED: {type(error).__name__}: {error}"

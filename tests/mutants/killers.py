@@ -23,6 +23,7 @@ from tier_callers import random_tier_calls
 from transfer_callers import hand_off, run_transfers
 
 from mutants.registry import Killer
+from mutants.suites import suite
 
 DRAFT_MODELS = ("draft model", "near model", "draft tree", "near tree")
 
@@ -99,3 +100,7 @@ ROUTER = Killer("tests/core/test_router.py::TestRouter", one_of(random_routing),
 TRANSFER = Killer("tests/core/test_transfer.py::TestTransfers", run_transfers, 600)
 HAND_OFF = Killer("tests/core/test_transfer.py::test_over_a_good_network_nothing_is_computed_twice", hand_off, 100)
 TIER = Killer("tests/core/test_tiers.py::TestTier", one_of(random_tier_calls), 1000)
+ORDERS = suite("tests/core/test_orders.py")
+LOOP = suite("tests/core/test_engine.py")
+LOAD = suite("tests/core/test_load.py")
+DRAFTERS_ALONE = suite("tests/core/test_drafters.py")

@@ -23,16 +23,21 @@ from minillm.core.router import RouterError
 # A NameError or a TypeError would be a fault of the mutant, not one that a check has found.
 KILLS = (
     *(AssertionError, pytest.fail.Exception, PoolError, EngineError, WrongReadError, RouterError),
-    *(IndexError, KeyError, ValueError),
+    *(IndexError, KeyError, ValueError, ZeroDivisionError),
 )
 
 
 class Killer(NamedTuple):
     """A check that raises on a case that shows a fault."""
 
-    test: str  # the property test, by its id, that makes the same check on cases of its own
+    test: str  # the property test, by its id, that makes the same check on cases of its own; or a file of tests
     check: Callable[[int], None]
     num_cases: int
+    names: tuple[str, ...] = ()  # of a file's tests, case by case
+
+    def named(self, case: int) -> str:
+        """What found a mutant."""
+        return f"{self.test}::{self.names[case]}" if self.names else f"{self.test}, case {case}"
 
 
 class Mutant(NamedTuple):
