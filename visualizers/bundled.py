@@ -1,6 +1,6 @@
-"""The bundled model on the NumPy backend, loaded once for all figures that run it.
+"""The bundled models on the NumPy backend, loaded once for all figures that run them.
 
-Each engine that is made with it loads its own blocks, so only one of them may run at a time.
+Each engine that is made with one loads its own blocks, so only one of them may run at a time.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from minillm.backends.numpy_backend import NumpyBackend
 from minillm.models.load import load_model
 from minillm.models.tokenizer import Tokenizer, load_tokenizer
 
-MODEL = "tiny"
+MODEL, DRAFT_MODEL = "tiny", "tiny-draft"
 
 
 @cache
-def backend() -> Backend:
-    return NumpyBackend(load_model(hub.BUNDLED / MODEL))
+def backend(name: str = MODEL) -> Backend:
+    return NumpyBackend(load_model(hub.BUNDLED / name))
 
 
 @cache

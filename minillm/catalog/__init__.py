@@ -49,6 +49,7 @@ DIMENSIONS: Mapping[str, Mapping[str, int]] = {
     "ridge_flops_per_byte": {"flop": 1, "byte": -1},
     "decode_flops": {"flop": 1},
     "prefill_flops": {"flop": 1},
+    "verify_cost": {},
 }
 
 

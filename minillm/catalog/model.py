@@ -166,6 +166,28 @@ class Model:
             )
         return self.step_time_s(accelerator, [prompt_tokens - cached_tokens], [cached_tokens])
 
+    def verify_cost(
+        self,
+        accelerator: Accelerator,
+        draft_tokens: Any,
+        batch: Any = 1,
+        context_tokens: Any = 0,
+        dtype: str = "bf16",
+    ) -> Any:
+        """Time of a step that verifies ``draft_tokens`` for each of ``batch`` sequences over that of a plain step.
+
+        Both by the roofline. A sequence's cache is read once for all its tokens, and each has a row of logits;
+        of experts, a step reads those that its tokens choose.
+        """
+
+        def step_s(tokens: Any) -> Any:
+            read = self.geometry.weight_bytes(dtype, tokens=batch * tokens)
+            read = read + self.kv_bytes(context_tokens + tokens, "bf16", batch)
+            work = batch * self.geometry.step_flops([tokens], [context_tokens], tokens)
+            return roofline.step_time_s(read, work, accelerator.memory_bandwidth, accelerator.flops_for_weights(dtype))
+
+        return step_s(1 + draft_tokens) / step_s(1)
+
     def chunk_times_s(
         self, accelerator: Accelerator, prompt_tokens: int, budget: int, decoding: int = 0, context_tokens: int = 1
     ) -> list[float]:

@@ -38,6 +38,7 @@ from minillm.costs.roofline import (
     ridge_flops_per_byte,
     step_time_s,
 )
+from minillm.costs.speculation import speculated_tokens, speculative_speedup
 from minillm.costs.weights import (
     attention_parameters,
     embedding_parameters,
@@ -83,6 +84,8 @@ __all__ = [
     "recompute_time_s",
     "ridge_flops_per_byte",
     "size_bytes",
+    "speculated_tokens",
+    "speculative_speedup",
     "step_time_s",
     "swap_copies",
     "swap_time_s",

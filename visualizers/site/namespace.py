@@ -28,6 +28,7 @@ _COSTS: Mapping[str, Dimension] = {
     "attention_pairs": {},
     "expected_experts": {},
     "swap_copies": {},
+    "speculative_speedup": {},
 }
 
 
