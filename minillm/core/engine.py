@@ -58,7 +58,7 @@ __all__ = ["Engine", "EngineError", "Event", "KVUsage", "Request", "RequestError
 class KVUsage:
     """KV memory now; the null block is not counted."""
 
-    used_blocks: int  # held by running requests
+    used_blocks: int  # held by running requests, and for transfers
     cached_blocks: int  # free, with content that a later request may hit
     total_blocks: int
     used_bytes: int
@@ -323,7 +323,8 @@ class Engine:
                 raise EngineError(
                     f"{self._lifecycle.num_unfinished} requests cannot go on: {self.kv.pool.num_free} blocks are free, "
                     f"{len(self.scheduler.running)} requests run, {self.scheduler.waiting.num_requests} wait, "
-                    f"{self.scheduler.swapped.num_requests} are swapped out"
+                    f"{self.scheduler.swapped.num_requests} are swapped out, "
+                    f"{len(set(self.kv.holds.held()))} blocks are held for transfers"
                 )
 
     def plan_step(self) -> Step | None:

@@ -17,7 +17,7 @@ from transfer_callers import TransferCallers, hand_off, run_transfers
 from minillm.backends.simulated import Weightless
 from minillm.core.blocks import PoolError
 from minillm.core.config import EngineConfig
-from minillm.core.engine import Engine
+from minillm.core.engine import Engine, EngineError
 from minillm.core.request import RequestError
 from minillm.core.sampling import SamplingParams
 from minillm.core.transfer import (
@@ -66,6 +66,13 @@ def test_i36_a_bad_network_costs_recomputes_and_no_wrong_token(tmp_path: Path) -
     assert sum(run.network.loss > 0 for run in runs) > 20
     assert sum(job.aborted for run in runs for job in run.jobs.values()) > 20
     assert sum(node.boot for run in runs for node in run.nodes.values()) > 20
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", range(6))
+def test_long_fuzz(block: int) -> None:
+    for case in range(1000 * (block + 1), 1000 * (block + 2)):
+        run_transfers(case)
 
 
 def test_over_a_good_network_nothing_is_computed_twice() -> None:
@@ -311,6 +318,15 @@ def test_a_hold_keeps_a_cached_prefix_from_being_evicted() -> None:
     kv.holds.let_go("someone")
     kv.holds.let_go("someone")
     assert kv.pool.num_used == 0
+
+
+def test_a_request_that_waits_for_held_blocks_is_told_so() -> None:
+    pair = Pair()
+    kv = pair.prefill.kv
+    assert kv.holds.take("someone", kv.pool.num_free - 1)
+    pair.prefill.add_request(PROMPT, GREEDY)
+    with pytest.raises(EngineError, match="10 blocks are held for transfers"):
+        list(pair.prefill.run())
 
 
 def test_room_is_filled_whole_or_not_at_all() -> None:
