@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def add_speculation_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("speculation: several tokens a step, with the output that one at a time gives")
     group.add_argument(
-        "--speculate", choices=METHODS, help="how tokens are drafted; draft and tree ask a smaller model"
+        "--speculate", choices=METHODS, help="how tokens are drafted: from the text, by a smaller model, by heads"
     )
     group.add_argument("--draft-tokens", type=int, metavar="N", help="most tokens drafted for a request in a step")
     group.add_argument(

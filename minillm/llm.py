@@ -66,7 +66,7 @@ class LLM:
         self.speculate = Speculate(speculate) if isinstance(speculate, str) else speculate
         speculation = None
         if self.speculate is not None:
-            speculation = speculation_for(self.speculate, self.loaded, self._path_of, self._new_backend)
+            speculation = speculation_for(self.speculate, self.loaded, self.backend, self._path_of, self._new_backend)
         self.engine = Engine(
             self.backend,
             self._config,

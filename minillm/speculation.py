@@ -1,4 +1,4 @@
-"""Speculation for a loaded model: a drafter by its name, with the draft model that it needs.
+"""Speculation for a loaded model: a drafter by its name, with the draft model or the heads that it needs.
 
 How drafts are verified, and why an output is the same as without them, is in `minillm.core.speculate`.
 """
@@ -10,25 +10,34 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
+from minillm import hub
 from minillm.core.speculate.draft import Drafter
 from minillm.core.speculate.draft_model import DraftModel
 from minillm.core.speculate.draft_tree import DraftTree
+from minillm.core.speculate.eagle import EagleDrafter
+from minillm.core.speculate.medusa import MedusaDrafter
+from minillm.core.speculate.mtp import MtpDrafter
 from minillm.core.speculate.ngram import NgramDrafter
 from minillm.core.speculate.speculator import Speculation, Verification
 from minillm.core.speculate.suffix import SuffixDrafter
 
 if TYPE_CHECKING:
     from minillm.backends.base import Backend
+    from minillm.backends.numeric import NumericBackend
     from minillm.models.load import LoadedModel
     from minillm.models.tokenizer import Tokenizer
 
-Method = Literal["ngram", "suffix", "draft", "tree"]
+Method = Literal["ngram", "suffix", "draft", "tree", "medusa", "eagle", "mtp"]
 METHODS: tuple[Method, ...] = get_args(Method)
 VERIFICATIONS: tuple[Verification, ...] = get_args(Verification)
 BUNDLED_DRAFTS = {"tiny": "tiny-draft"}  # by bundled target
 
 _WITH_MODEL = ("draft", "tree")
-_DRAFT_TOKENS: dict[Method, int] = {"ngram": 4, "suffix": 8, "draft": 4, "tree": 8}
+_HEADS = ("medusa", "eagle", "mtp")
+_DRAFT_TOKENS: dict[Method, int] = {
+    **{"ngram": 4, "suffix": 8, "draft": 4, "tree": 8},
+    **{"medusa": 8, "eagle": 4, "mtp": 3},
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,27 +77,50 @@ class Speculate:
 def speculation_for(
     options: Speculate,
     target: LoadedModel,
+    backend: NumericBackend,
     path_of: Callable[[str], Path],
     new_backend: Callable[[LoadedModel], Backend],
 ) -> Speculation:
-    """Speculation for one engine with ``target``.
+    """Speculation for one engine with ``target``, which runs on ``backend``.
 
     ``path_of`` says where a model lies that is named, ``new_backend`` makes one that the draft model has for itself.
 
     Raises:
-        ValueError: there is no draft model for the target, or its vocabulary is another one.
+        ValueError: there are no heads or no draft model for the target, or its vocabulary is another one.
     """
     if options.method == "ngram":
         return options.with_drafter(NgramDrafter())
     if options.method == "suffix":
         return options.with_drafter(SuffixDrafter())
+    if options.method in _HEADS:
+        return _with_heads(options, target, backend)
     from minillm.models.load import load_model  # here, so that the command line's options need no NumPy
 
     name = options.draft_model or _bundled_draft(options.method, target)
     draft = load_model(path_of(name))
     check_vocabulary(target, draft)
-    backend = new_backend(draft)
-    return options.with_drafter(DraftTree(backend) if options.method == "tree" else DraftModel(backend))
+    its_own = new_backend(draft)
+    return options.with_drafter(DraftTree(its_own) if options.method == "tree" else DraftModel(its_own))
+
+
+def _with_heads(options: Speculate, target: LoadedModel, backend: NumericBackend) -> Speculation:
+    from minillm.backends.heads import NumericHeads
+    from minillm.models.heads.files import CONFIG, open_heads
+
+    folder = hub.BUNDLED / f"{target.name}-{options.method}"
+    if not target.bundled or not (folder / CONFIG).is_file():
+        trained = ", ".join(sorted({p.parent.name.rpartition("-")[0] for p in hub.BUNDLED.glob(f"*/{CONFIG}")}))
+        raise ValueError(
+            f"there are no {options.method} heads for {target.name}: heads read the hidden states of the one model "
+            f"that they were trained for, and those bundled are for {trained}; use draft with a draft model, ngram "
+            "or suffix"
+        )
+    heads = NumericHeads(backend, open_heads(folder, target.spec))
+    if options.method == "medusa":
+        return options.with_drafter(MedusaDrafter(heads))
+    if options.method == "eagle":
+        return options.with_drafter(EagleDrafter(heads))
+    return options.with_drafter(MtpDrafter(heads, options.draft_tokens))
 
 
 def _bundled_draft(method: Method, target: LoadedModel) -> str:

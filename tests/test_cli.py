@@ -90,7 +90,7 @@ def test_few_blocks_preempt_and_the_trace_tells_of_it(tmp_path: Path) -> None:
     assert sum(entry["name"] == "preempt" for entry in trace["traceEvents"]) == result["preemptions"]
 
 
-@pytest.mark.parametrize("method", ["ngram", "suffix", "draft", "tree"])
+@pytest.mark.parametrize("method", ["ngram", "suffix", "draft", "tree", "medusa", "eagle", "mtp"])
 def test_speculation_changes_no_id_and_reports_what_it_did(method: str) -> None:
     batch = (*GREEDY, "--prompt", "We must", "--prompt", "My fellow citizens", "--max-tokens", "40", "--json")
     tight = (*batch, "--block-size", "4", "--kv-blocks", "16", "--speculate", method, "--compare")
@@ -175,6 +175,7 @@ BAD = [
         2,
         "none is bundled",
     ),
+    (("generate", "--prompt", "x", "--model", "tiny-draft", "--speculate", "mtp"), 2, "no mtp heads for tiny-draft"),
     (("generate", "--prompt", "x", "--speculate", "tree", "--draft-model", "nothing"), 2, "no model 'nothing'"),
     (("pull", "nothing"), 2, "cannot be fetched"),
     ((), 2, "COMMAND"),

@@ -18,6 +18,7 @@ from minillm.core.config import EngineConfig
 from minillm.core.sampling import SamplingParams
 from minillm.hub import BUNDLED
 from minillm.llm import LLM
+from minillm.models.heads.files import CONFIG
 from minillm.speculation import METHODS, Speculate
 
 BOTH = pytest.mark.parametrize("backend", ["numpy", "torch"])
@@ -64,8 +65,28 @@ def test_ids_are_those_without(llms: Any, plain: Any, backend: str, mode: str, m
     llm.restart(method)
     done = llm.generate(PROMPTS, sampling(mode))
     assert [one.token_ids for one in done] == plain[backend, mode]
-    if method in ("draft", "tree"):
+    if method not in ("ngram", "suffix"):
         assert all(one.tokens_per_step > 1 for one in done)
+
+
+@pytest.mark.parametrize("method", [method for method in METHODS if method not in ("ngram", "suffix")])
+def test_what_is_drafted_depends_on_no_backend(llms: Any, method: Any) -> None:
+    counts = []
+    for llm in llms.values():
+        llm.restart(method)
+        llm.generate(PROMPTS, sampling("greedy"))
+        counts.append([(one.drafted_tokens, one.accepted_tokens) for one in llm.engine.metrics().requests])
+    assert counts[0] == counts[1]
+
+
+@pytest.mark.parametrize("method", ["draft", "medusa", "eagle", "mtp"])
+def test_by_rejection_greedy_ids_are_those_without(llms: Any, plain: Any, method: Any) -> None:
+    llm = llms["numpy"]
+    llm.restart(Speculate(method, verification="rejection"))
+    assert [one.token_ids for one in llm.generate(PROMPTS, sampling("greedy"))] == plain["numpy", "greedy"]
+    llm.generate(PROMPTS, SamplingParams(temperature=1.0, seed=3, max_tokens=32))
+    run = llm.engine.metrics()
+    assert run.tokens_per_step > 1
 
 
 @pytest.mark.parametrize("case", [name for name in CONFIGS if name != "default"])
@@ -123,6 +144,29 @@ def test_a_draft_model_has_the_targets_vocabulary(llms: Any, tmp_path: Path) -> 
     (renamed / "tokenizer.json").write_text(json.dumps(vocabulary))
     with pytest.raises(ValueError, match="is b'A' to tiny and b'B' to draft model renamed"):
         llm.restart(Speculate("tree", draft_model=str(renamed)))
+
+
+@pytest.mark.parametrize("method", ["medusa", "eagle", "mtp"])
+def test_heads_are_for_the_one_model_that_they_were_trained_for(tmp_path: Path, method: Any) -> None:
+    copy = shutil.copytree(BUNDLED / "tiny", tmp_path / "tiny")
+    for model in ("tiny-draft", str(copy)):
+        with pytest.raises(ValueError, match=f"no {method} heads for tiny.*bundled are for tiny; use draft"):
+            LLM(model, backend="numpy", speculate=method)
+    assert json.loads((BUNDLED / f"tiny-{method}" / CONFIG).read_text())["target"] == "tiny"
+
+
+def test_the_bundled_models_fit_a_page_and_the_package() -> None:
+    sizes = {
+        folder.name: sum(file.stat().st_size for file in folder.iterdir())
+        for folder in BUNDLED.iterdir()
+        if folder.is_dir()
+    }
+    assert set(sizes) == {"tiny", "tiny-draft", "tiny-medusa", "tiny-eagle", "tiny-mtp"}
+    assert sum(sizes.values()) <= 9_000_000
+    for name in set(sizes) - {"tiny"}:
+        assert sizes["tiny"] + sizes[name] <= 5_000_000
+        card = (BUNDLED / name / "MODEL_CARD.md").read_text(encoding="utf-8")
+        assert all(word in card for word in ("public domain", "MIT", "tools/train_", "loss", "seed"))
 
 
 BAD: list[tuple[dict[str, Any], str]] = [

@@ -5,9 +5,8 @@ from __future__ import annotations
 import importlib.util
 from typing import TYPE_CHECKING
 
-from minillm.backends.base import Backend
-
 if TYPE_CHECKING:  # at run time it would bring NumPy into whoever imports this package, the core among them
+    from minillm.backends.numeric import NumericBackend
     from minillm.models.load import LoadedModel
 
 BACKENDS = ("numpy", "torch")
@@ -22,7 +21,7 @@ def create_backend(
     *,
     max_model_len: int | None = None,
     debug_poison: bool = False,
-) -> Backend:
+) -> NumericBackend:
     """A backend for ``model``, not loaded yet.
 
     ``dtype`` auto is float32, except for checkpoints on CUDA: there bfloat16. ``device`` auto is CUDA

@@ -41,7 +41,7 @@ class NumericBackend(ABC):
         self, model: LoadedModel, ops: Ops, max_model_len: int | None, debug_poison: bool, available_bytes: int | None
     ) -> None:
         self.model, self.spec = model, model.spec
-        self._ops = ops
+        self.ops = ops
         self._max_model_len = model.max_model_len(max_model_len)
         self._poison, self._available_bytes = debug_poison, available_bytes
         self._decoder: Decoder | None = None
@@ -66,15 +66,15 @@ class NumericBackend(ABC):
         """Bytes of a weight and of a value of K or V."""
 
     @abstractmethod
-    def _matrix(self, parts: Sequence[Float32]) -> Array:
+    def matrix(self, parts: Sequence[Float32]) -> Array:
         """Rows joined, in the backend's dtype."""
 
     @abstractmethod
-    def _vector(self, values: NDArray[np.floating]) -> Array:
+    def vector(self, values: NDArray[np.floating]) -> Array:
         """In the backend's dtype, or in float32 where that is wider."""
 
     @abstractmethod
-    def _array(self, values: NDArray[Any]) -> Array:
+    def array(self, values: NDArray[Any]) -> Array:
         """An array of this library, on the backend's device, of the same dtype."""
 
     @abstractmethod
@@ -121,8 +121,8 @@ class NumericBackend(ABC):
     def load(self, *, block_size: int, num_blocks: int | None, num_host_blocks: int = 0) -> None:
         """Read the weights and allocate ``num_blocks`` blocks, or as many as the memory takes, and the host's."""
         if self._decoder is None:
-            parameters = build_parameters(self.spec, self.model.weights, self._matrix, self._vector)
-            self._decoder = Decoder(self.spec, parameters, self._ops)
+            parameters = build_parameters(self.spec, self.model.weights, self.matrix, self.vector)
+            self._decoder = Decoder(self.spec, parameters, self.ops)
         if num_blocks is None:
             num_blocks = blocks_for(
                 budget_bytes=self._budget_bytes((self._max_model_len + 2 * block_size) * self._kv_bytes_per_token),
@@ -131,13 +131,17 @@ class NumericBackend(ABC):
                 max_model_len=self._max_model_len,
             )
         self._block_size, self._num_blocks, self._num_host_blocks = block_size, num_blocks, num_host_blocks
-        # One slot more than the blocks have: padding of gathered keys reads it, nothing writes it.
-        shape = (self._num_slots + 1, self.spec.kv_heads, self.spec.head_dim)
-        self._caches = [(self._zeros(shape), self._zeros(shape)) for _ in range(self.spec.layers)]
-        shape = (num_host_blocks * block_size, *shape[1:])
+        self._caches = [self.new_cache(self._num_slots) for _ in range(self.spec.layers)]
+        shape = (num_host_blocks * block_size, self.spec.kv_heads, self.spec.head_dim)
         self._host_caches = [(self._host_zeros(shape), self._host_zeros(shape)) for _ in range(self.spec.layers)]
         if self._poison:
             self.poison_blocks(range(num_blocks))
+
+    def new_cache(self, num_slots: int) -> tuple[Array, Array]:
+        """Keys and values of one layer."""
+        # One slot more: padding of gathered keys reads it, nothing writes it.
+        shape = (num_slots + 1, self.spec.kv_heads, self.spec.head_dim)
+        return self._zeros(shape), self._zeros(shape)
 
     def capacity(self) -> Capacity:
         """Sizes after ``load``."""
@@ -167,11 +171,11 @@ class NumericBackend(ABC):
     def draw(self, hidden: Array, plan: StepPlan, result: StepResult) -> None:
         """Make the plan's draws from ``hidden [S, hidden]``, and put what is wanted of them into ``result``."""
         logits = self.decoder.logits(hidden)
-        result.token_ids = self._ops.sample(logits, plan.sampling, plan.uniforms, plan.transforms)
+        result.token_ids = self.ops.sample(logits, plan.sampling, plan.uniforms, plan.transforms)
         if plan.proposals:
             rows = list(plan.proposals)
             uniforms = [plan.uniforms[row] for row in rows]
-            drawn = self._ops.draw_against(
+            drawn = self.ops.draw_against(
                 self._distributions(logits, plan, rows), list(plan.proposals.values()), uniforms
             )
             for row, token_id in zip(rows, drawn, strict=True):
@@ -184,8 +188,8 @@ class NumericBackend(ABC):
     def _distributions(self, logits: Array, plan: StepPlan, draws: Sequence[int]) -> Array:
         """``[n, V]``, what the given draws are made from."""
         transforms = {i: plan.transforms[draw] for i, draw in enumerate(draws) if draw in plan.transforms}
-        rows = self._ops.take_rows(logits, self._array(np.asarray(draws, dtype=np.int64)))
-        return self._ops.distributions(rows, [plan.sampling[draw] for draw in draws], transforms)
+        rows = self.ops.take_rows(logits, self.array(np.asarray(draws, dtype=np.int64)))
+        return self.ops.distributions(rows, [plan.sampling[draw] for draw in draws], transforms)
 
     def _logprobs(self, logits: Array, plan: StepPlan, token_ids: list[int]) -> dict[int, TokenLogprobs]:
         """Of the draws that want them, for the drawn token or the one the plan names."""
@@ -193,7 +197,7 @@ class NumericBackend(ABC):
         if not draws:
             return {}
         targets = [plan.targets.get(draw, token_ids[draw]) for draw in draws]
-        found = self._ops.logprobs(logits, draws, targets, list(plan.logprobs.values()))
+        found = self.ops.logprobs(logits, draws, targets, list(plan.logprobs.values()))
         return dict(zip(draws, found, strict=True))
 
     @property
@@ -222,12 +226,12 @@ class NumericBackend(ABC):
         )
         turn = angles(self._frequencies, arrays.positions)[:, None, :]
         return Batch(
-            token_ids=self._array(arrays.token_ids),
-            slots=self._array(arrays.slots),
-            cos=self._vector(np.cos(turn)),
-            sin=self._vector(np.sin(turn)),
+            token_ids=self.array(arrays.token_ids),
+            slots=self.array(arrays.slots),
+            cos=self.vector(np.cos(turn)),
+            sin=self.vector(np.sin(turn)),
             reads=self._reads(reads_of(plan, num_slots)),
-            sample_tokens=self._array(arrays.sample_tokens),
+            sample_tokens=self.array(arrays.sample_tokens),
         )
 
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
@@ -253,13 +257,13 @@ class NumericBackend(ABC):
         """Copy what is kept of single tokens (source, target); all sources are read before anything is written."""
         if not pairs:
             return
-        sources, targets = (self._array(slots) for slots in np.asarray(pairs, dtype=np.int64).T.copy())
+        sources, targets = (self.array(slots) for slots in np.asarray(pairs, dtype=np.int64).T.copy())
         for keys, values in self._caches:
             keys[targets], values[targets] = keys[sources], values[sources]
 
     def read_blocks(self, blocks: Sequence[int]) -> list[bytes]:
         """For each block the keys, then the values of layer after layer, as they lie in memory."""
-        slots = self._array(self._slots_of(blocks))
+        slots = self.array(self._slots_of(blocks))
         sides = [self._to_bytes(side[slots]) for caches in self._caches for side in caches]
         size = len(sides[0]) // max(1, len(blocks))  # bytes of a block in one layer's keys
         return [b"".join(side[i * size : (i + 1) * size] for side in sides) for i in range(len(blocks))]
@@ -275,7 +279,7 @@ class NumericBackend(ABC):
                     f"block of {len(content):,} bytes, one of this model has {size * len(sides):,}: "
                     "take it to an engine of the same model, dtype and block size"
                 )
-            slots = self._array(self._slots_of([block]))
+            slots = self.array(self._slots_of([block]))
             for i, side in enumerate(sides):
                 side[slots] = self._from_bytes(content[i * size : (i + 1) * size], shape)
 
@@ -294,7 +298,7 @@ class NumericBackend(ABC):
         return (ids[:, None] * self._block_size + np.arange(self._block_size)).ravel()
 
     def _poison_slots(self, slots: NDArray[np.int64]) -> None:
-        where = self._array(slots)
+        where = self.array(slots)
         for keys, values in self._caches:
             keys[where] = values[where] = float("nan")
 

@@ -52,14 +52,14 @@ class NumpyBackend(NumericBackend):
         logits: Array = self._forward(plan)
         return logits
 
-    def _matrix(self, parts: Sequence[Float32]) -> Array:
+    def matrix(self, parts: Sequence[Float32]) -> Array:
         joined = parts[0] if len(parts) == 1 else np.concatenate(parts)
         return np.require(joined, self._dtype, [numpy_ops.MATRIX_ORDER, "A"])
 
-    def _vector(self, values: NDArray[np.floating]) -> Array:
+    def vector(self, values: NDArray[np.floating]) -> Array:
         return values.astype(self._dtype)
 
-    def _array(self, values: NDArray[Any]) -> Array:
+    def array(self, values: NDArray[Any]) -> Array:
         return values
 
     def _host(self, values: Array) -> Array:

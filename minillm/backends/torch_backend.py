@@ -73,9 +73,9 @@ class TorchBackend(NumericBackend):
         free = torch.cuda.mem_get_info(self.device)[0]
         return int((free if self._available_bytes is None else self._available_bytes) * _CUDA_SHARE)
 
-    def _matrix(self, parts: Sequence[Float32]) -> Tensor:
+    def matrix(self, parts: Sequence[Float32]) -> Tensor:
         # Converted part by part: the float32 copy of a whole joined matrix never exists.
-        converted = [self._array(part).to(self.dtype) for part in parts]
+        converted = [self.array(part).to(self.dtype) for part in parts]
         return converted[0] if len(converted) == 1 else torch.cat(converted)
 
     def _zeros(self, shape: tuple[int, ...]) -> Tensor:
@@ -92,8 +92,8 @@ class TorchBackend(NumericBackend):
         raw = np.zeros((*shape, self.dtype.itemsize), np.uint8)
         return torch.from_numpy(raw).view(self.dtype).squeeze(-1)
 
-    def _vector(self, values: NDArray[np.floating]) -> Tensor:
-        return self._array(values).to(torch.promote_types(self.dtype, torch.float32))
+    def vector(self, values: NDArray[np.floating]) -> Tensor:
+        return self.array(values).to(torch.promote_types(self.dtype, torch.float32))
 
     def _host(self, values: Tensor) -> NDArray[Any]:
         host: NDArray[Any] = values.cpu().numpy()
@@ -112,7 +112,7 @@ class TorchBackend(NumericBackend):
     def _beside(self, values: NDArray[Any] | Tensor, cache: Tensor) -> Tensor:
         return torch.as_tensor(values).to(cache.device)
 
-    def _array(self, values: np.ndarray) -> Tensor:
+    def array(self, values: np.ndarray) -> Tensor:
         # A read-only view of a mapped file is copied: torch has no read-only tensors.
         writable = values if values.flags.writeable and values.flags.aligned else values.copy()
         return torch.from_numpy(writable).to(self.device)

@@ -69,6 +69,12 @@ class Ops(Protocol):
     def swiglu(self, gate_up: Array, activation: Activation) -> Array:
         """``activation(gate) * up`` of ``gate_up [T, 2 * intermediate]``, gate first."""
 
+    def silu(self, x: Array) -> Array:
+        """``x * sigmoid(x)``."""
+
+    def stack(self, rows: Sequence[Array]) -> Array:
+        """``[n, hidden]`` of ``n`` rows ``[hidden]``."""
+
     def soft_cap(self, x: Array, cap: float) -> Array:
         """``cap * tanh(x / cap)``."""
 

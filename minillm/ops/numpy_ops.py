@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -30,7 +31,9 @@ __all__ = [
     "rms_norm",
     "rope_and_store_kv",
     "sample",
+    "silu",
     "soft_cap",
+    "stack",
     "swiglu",
     "take_rows",
 ]
@@ -170,13 +173,22 @@ def swiglu(gate_up: Array, activation: Activation) -> Array:
     half = gate_up.shape[-1] // 2
     gate, up = gate_up[..., :half], gate_up[..., half:]
     if activation == "silu":
-        # exp(-x) overflows to inf for x < -88 in float32, which gives the right limit, -0.
-        with np.errstate(over="ignore"):
-            result: Array = gate / (1 + np.exp(-gate)) * up
+        result: Array = silu(gate) * up
     else:
         inner = math.sqrt(2 / math.pi) * (gate + 0.044715 * gate**3)
         result = gate * (1 + np.tanh(inner)) / 2 * up
     return result
+
+
+def silu(x: Array) -> Array:
+    # exp(-x) overflows to inf for x < -88 in float32, which gives the right limit, -0.
+    with np.errstate(over="ignore"):
+        result: Array = x / (1 + np.exp(-x))
+    return result
+
+
+def stack(rows: Sequence[Array]) -> Array:
+    return np.stack(rows)
 
 
 def soft_cap(x: Array, cap: float) -> Array:

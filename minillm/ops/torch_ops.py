@@ -6,6 +6,7 @@ computed in float32 where the weights are bfloat16.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -31,7 +32,9 @@ __all__ = [
     "rms_norm",
     "rope_and_store_kv",
     "sample",
+    "silu",
     "soft_cap",
+    "stack",
     "swiglu",
     "take_rows",
     "to_device",
@@ -167,6 +170,14 @@ def _masked_attention(
 def swiglu(gate_up: Tensor, activation: Activation) -> Tensor:
     gate, up = gate_up.chunk(2, dim=-1)
     return (F.silu(gate) if activation == "silu" else F.gelu(gate, approximate="tanh")) * up
+
+
+def silu(x: Tensor) -> Tensor:
+    return F.silu(x)
+
+
+def stack(rows: Sequence[Tensor]) -> Tensor:
+    return torch.stack(list(rows))
 
 
 def soft_cap(x: Tensor, cap: float) -> Tensor:

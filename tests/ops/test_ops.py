@@ -112,6 +112,8 @@ def test_swiglu_and_soft_cap(runner: str) -> None:
     )
     run.check(run.ops.swiglu(run.put(x), "silu"), silu * up)
     run.check(run.ops.swiglu(run.put(x), "gelu_tanh"), gelu * up)
+    run.check(run.ops.silu(run.put(gate)), silu)
+    run.check(run.ops.stack([run.put(row) for row in x]), x)
     run.check(run.ops.soft_cap(run.put(x), 30.0), 30 * np.tanh(x / 30))
 
 

@@ -109,7 +109,7 @@ class DraftTree(DraftModel):
         is_greedy = tree.ask.request.params.temperature == 0
         for node, draw in draws.items():
             before = 0.0 if node == ROOT else tree.scores[node]
-            for token_id, chance in _chances(result.logprobs[draw], is_greedy):
+            for token_id, chance in chances(result.logprobs[draw], is_greedy):
                 tree.tokens.append(token_id)
                 tree.parents.append(node)
                 tree.scores.append(before + math.log(chance))
@@ -143,7 +143,7 @@ class DraftTree(DraftModel):
         return Draft([tree.tokens[n] for n in walk], [place.get(tree.parents[n], ROOT) for n in walk])
 
 
-def _chances(found: TokenLogprobs, is_greedy: bool) -> list[tuple[int, float]]:
+def chances(found: TokenLogprobs, is_greedy: bool) -> list[tuple[int, float]]:
     """Of the drawn token and of the likeliest ones, that the target draws them, by the draft model."""
     if is_greedy:
         # Under a mask the drawn token may not be among them.
