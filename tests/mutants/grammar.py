@@ -8,6 +8,7 @@ from minillm.core.grammar import automaton, frames
 from minillm.core.grammar.automaton import Automaton, Callers, State
 from minillm.core.grammar.compiled import CompiledGrammar
 from minillm.core.grammar.frames import Frames
+from minillm.core.grammar.walks import Walks
 
 GRAMMAR_MUTANTS: dict[str, list[Edit]] = {
     "the end allowed anywhere": [
@@ -22,10 +23,10 @@ GRAMMAR_MUTANTS: dict[str, list[Edit]] = {
     "the budget spent before the end": [Edit(CompiledGrammar, "allowed", "if cost < budget", "if cost <= budget")],
     "what follows below costs nothing": [Edit(CompiledGrammar, "_find_allowed", "callers.cost + cost", "cost")],
     "tokens end within the rule they begin in": [
-        Edit(CompiledGrammar, "_find_walk", "_Forest(beyond, trie) if beyond else None", "None")
+        Edit(Walks, "_walk_the_trie", "(Forest(beyond, trie),) if beyond else ()", "()")
     ],
     "tokens allowed that a rule cannot end before": [
-        Edit(CompiledGrammar, "_find_walk", "if start.accepting and not at_bottom", "if not at_bottom")
+        Edit(Walks, "_walk_the_trie", "if state.accepting and not at_bottom and", "if not at_bottom and")
     ],
     "finished while text may follow": [
         Edit(CompiledGrammar, "is_finished", "state.accepting and state.ended", "state.accepting")
@@ -63,13 +64,17 @@ AMBIGUITY_MUTANTS: dict[str, list[Edit]] = {
         Edit(Automaton, "_callers_of", "Callers(key[0],", "Callers(returns.items(),"),
     ],
     "tokens lost that another reading brings": [
-        Edit(
-            CompiledGrammar,
-            "_find_allowed",
-            "setdefault(below, []).append(walk.beyond)",
-            "update({below: [walk.beyond]})",
-        )
+        Edit(CompiledGrammar, "_find_allowed", ".setdefault(below, {}).update(", "[below] = dict(")
     ],
+    "a token with one repetition too many": [
+        Edit(Walks, "_count", "number == counted.high", "number - 1 == counted.high")
+    ],
+    "a token with too few repetitions": [Edit(Walks, "_count", "number >= counted.low", "number >= counted.low - 1")],
+    "no token behind the last repetition": [Edit(Walks, "_count", "number >= counted.low", "counted.high != number")],
+    "repetitions still to come cost nothing": [Edit(Walks, "_count", "max(counted.low - number, 0) * each + ", "")],
+    "a count of which none has begun costs nothing": [Edit(Walks, "_count", "counted.low * each + after", "after")],
+    "what comes before a count read in any token": [Edit(Walks, "_count", "forests = walk.beyond", "pass")],
+    "nodes looked up under other nodes": [Edit(Walks, "_entries", " if trie.parent[node] in nodes", "")],
     "least counts not compared": [Edit(frames, "_covers", "a <= c and d <= b", "d <= b")],
     "most counts not compared": [Edit(frames, "_covers", "a <= c and d <= b", "a <= c")],
     "counts of different bodies compared": [Edit(frames, "_shape", "expr = expr.body", "expr = _REPEATED")],

@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from minillm.core.grammar.expressions import Alt, Bytes, ByteSet, Call, Chars, Expr, GrammarLimitError, Repeat, Seq
 from minillm.core.grammar.expressions import Rules as RuleSet
-from minillm.core.grammar.rules import is_nullable, nullable_rules
+from minillm.core.grammar.rules import is_nullable, nullable_rules, repetitions
 from minillm.core.grammar.shortest import Shortest
 from minillm.core.grammar.vocabulary import Vocabulary
 
@@ -60,6 +60,12 @@ class Frames:
         self._shortest = Shortest(rules, vocabulary)
         self._frames: dict[frozenset[Thread], Frame] = {}
         self._starts: dict[str, Frame] = {}
+        self._counted = {
+            part.body
+            for rule in rules.rules.values()
+            for part in repetitions(rule)
+            if max(part.low, part.high or 0) > 1 and not is_nullable(part.body, self._nullable)
+        }
         # Derived expressions, one object for each value, so that equal threads are recognized.
         self._suffixes: dict[bytes, Bytes] = {}
         self._repeats: dict[tuple[Expr, int, int | None], Repeat] = {}
@@ -114,6 +120,18 @@ class Frames:
             frame.twins[num_bytes] = twin
         return twin
 
+    def thread_cost(self, thread: Thread) -> int:
+        """Fewest tokens of a text that a thread matches."""
+        cost = 0
+        while thread:
+            cost += self._shortest.cost(thread[0])
+            thread = thread[1]
+        return cost
+
+    def is_counted(self, repeat: Repeat) -> bool:
+        """Whether a repetition, or the one that it is the rest of, has a count above 1, and reads what it counts."""
+        return repeat.body in self._counted
+
     def _expand(self, threads: frozenset[Thread]) -> Frame:
         """Find what each thread may begin with: bytes, calls, or the end of the rule."""
         if len(threads) > _MAX_THREADS:
@@ -166,7 +184,7 @@ class Frames:
                         todo.append(rest)
                 case Chars():
                     raise TypeError("characters must be made bytes first: call rules.prepare")
-        frame.cost = min(self._thread_cost(thread) for thread in threads)
+        frame.cost = min(self.thread_cost(thread) for thread in threads)
         frame.returns = {rule: frozenset(back) for rule, back in returns.items()}
         for mask, _ in frame.heads:
             frame.first |= mask
@@ -187,13 +205,6 @@ class Frames:
         if expr not in self._can_be_empty:
             self._can_be_empty[expr] = is_nullable(expr, self._nullable)
         return self._can_be_empty[expr]
-
-    def _thread_cost(self, thread: Thread) -> int:
-        cost = 0
-        while thread:
-            cost += self._shortest.cost(thread[0])
-            thread = thread[1]
-        return cost
 
     def _without_bounds(self, thread: Thread, num_bytes: int) -> Thread:
         if not thread:

@@ -32,7 +32,8 @@ def prepare(rules: Rules, vocabulary: Vocabulary) -> Rules:
         GrammarError: a rule is missing or left-recursive, nothing matches at all, or the vocabulary
             cannot spell a literal or any character of a set.
     """
-    in_bytes = {name: _rewrite(expr, lambda leaf: _spell(leaf, vocabulary)) for name, expr in _used(rules)}
+    done: dict[int, Expr] = {}
+    in_bytes = {name: _rewrite(expr, lambda leaf: _spell(leaf, vocabulary), done) for name, expr in _used(rules)}
     productive = _fixpoint(in_bytes, lambda leaf, known: not isinstance(leaf, Call) or leaf.rule in known)
     if rules.root not in productive:
         raise GrammarError("nothing matches: every way through the rules contradicts itself or calls itself forever")
@@ -40,7 +41,8 @@ def prepare(rules: Rules, vocabulary: Vocabulary) -> Rules:
     def prune(leaf: Expr) -> Expr:
         return NEVER if isinstance(leaf, Call) and leaf.rule not in productive else leaf
 
-    kept = {name: _rewrite(expr, prune) for name, expr in in_bytes.items() if name in productive}
+    done = {}
+    kept = {name: _rewrite(expr, prune, done) for name, expr in in_bytes.items() if name in productive}
     first_calls_order(kept)
     return Rules(kept, rules.root)
 
@@ -89,9 +91,8 @@ def _holds(expr: Expr, leaf: Callable[[Expr], bool], memo: dict[int, bool]) -> b
     return memo[key]
 
 
-def _rewrite(expr: Expr, leaf: Callable[[Expr], Expr]) -> Expr:
-    """The expression with every leaf replaced. What was shared stays shared."""
-    done: dict[int, Expr] = {}
+def _rewrite(expr: Expr, leaf: Callable[[Expr], Expr], done: dict[int, Expr]) -> Expr:
+    """The expression with every leaf replaced. What was shared stays shared, between all that have one ``done``."""
 
     def visit(node: Expr) -> Expr:
         tails: list[Seq] = []
@@ -177,10 +178,22 @@ def _first_calls(expr: Expr, nullable: frozenset[str]) -> Iterator[str]:
     return (leaf.rule for leaf in _leaves(expr, parts) if isinstance(leaf, Call))
 
 
-def _leaves(
-    expr: Expr, parts: Callable[[Seq], tuple[Expr, ...]] = lambda node: (node.head, node.tail)
-) -> Iterator[Bytes | ByteSet | Chars | Call]:
+def repetitions(expr: Expr) -> Iterator[Repeat]:
+    """The repetitions in an expression, each once."""
+    return (node for node in _nodes(expr, _both) if isinstance(node, Repeat))
+
+
+def _both(node: Seq) -> tuple[Expr, ...]:
+    return (node.head, node.tail)
+
+
+def _leaves(expr: Expr, parts: Callable[[Seq], tuple[Expr, ...]] = _both) -> Iterator[Bytes | ByteSet | Chars | Call]:
     """The leaves of an expression, each once."""
+    return (node for node in _nodes(expr, parts) if isinstance(node, (Bytes, ByteSet, Chars, Call)))
+
+
+def _nodes(expr: Expr, parts: Callable[[Seq], tuple[Expr, ...]]) -> Iterator[Expr]:
+    """An expression and what it consists of, each once."""
     seen: set[int] = set()
     todo = [expr]
     while todo:
@@ -195,8 +208,7 @@ def _leaves(
                 todo.append(body)
             case Seq():
                 todo.extend(parts(node))
-            case _:
-                yield node
+        yield node
 
 
 def first_calls_order(rules: dict[str, Expr]) -> list[str]:

@@ -46,7 +46,7 @@ class Vocabulary:
         self.end = end = [0]  # the first node that is not under the node
         self.first = first = [0]  # [N + 1] tokens from here on lie under the node; those of the node itself come first
         open_nodes = [ROOT]
-        parents = [ROOT]
+        self.parent = parents = [ROOT]
         path = b""
         for at, (token, _) in enumerate(order):
             shared = _common(path, token)
@@ -64,6 +64,9 @@ class Vocabulary:
         for node in open_nodes:
             end[node] = len(byte)
         first.append(len(order))
+        self.nodes_of: list[list[int]] = [[] for _ in range(256)]  # by their byte
+        for node in range(1, len(byte)):
+            self.nodes_of[byte[node]].append(node)
         self.below = below = [0] * len(byte)  # bytes on the paths under a node, a bit each
         self.height = height = [0] * len(byte)  # length of the longest path under a node
         for node in range(len(byte) - 1, 0, -1):
@@ -91,10 +94,10 @@ class Vocabulary:
 
     def mask(self, ids: Iterable[int]) -> int:
         """The ids as a set of bits: bit ``i`` is token ``i``."""
-        flags = bytearray(b"0" * self.size)
+        flags = bytearray(self.size // 8 + 1)
         for id in ids:
-            flags[self.size - 1 - id] = 49  # ord("1")
-        return int(flags, 2)
+            flags[id >> 3] |= 1 << (id & 7)
+        return int.from_bytes(flags, "little")
 
 
 def _common(one: bytes, other: bytes) -> int:
