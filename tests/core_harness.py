@@ -445,7 +445,7 @@ def random_case(rng: random.Random) -> Case:
     )
     return Case(
         config,
-        tuple(_random_job(rng, max_model_len) for _ in range(rng.randint(1, 7))),
+        tuple(random_job(rng, max_model_len) for _ in range(rng.randint(1, 7))),
         eos_ids=rng.choice([frozenset(), frozenset({1})]),
         hash_function=rng.choice([digest128, six_bits, two_bits]),
         abort_in_flight=rng.random() < 0.3,
@@ -456,7 +456,7 @@ def random_case(rng: random.Random) -> Case:
     )
 
 
-def _random_job(rng: random.Random, max_model_len: int) -> Job:
+def random_job(rng: random.Random, max_model_len: int) -> Job:
     # Mostly one letter: long common prefixes.
     prompt = tuple(int(rng.random() < 0.15) for _ in range(rng.randint(1, max_model_len)))
     max_tokens = rng.randint(1, 9)

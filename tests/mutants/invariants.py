@@ -14,6 +14,7 @@ class Invariant(NamedTuple):
 
 
 _WORKLOADS = "tests/core/test_engine_properties.py::test_every_invariant_at_every_step"
+_LIVE = "tests/core/test_engine_machine.py::TestEngine"
 _POOL = "tests/core/test_blocks.py::TestPool"
 _INDEX = "tests/core/test_index.py::TestIndex"
 _MANAGER = "tests/core/test_kv_manager.py::TestManager"
@@ -40,7 +41,7 @@ INVARIANTS: dict[str, Invariant] = {
         (_POOL, _MANAGER),
         ("blocks handed out count as free", "freed blocks are not counted"),
     ),
-    "I5": Invariant("idle means that no block is used", (_WORKLOADS,), ("ended and its blocks kept",)),
+    "I5": Invariant("idle means that no block is used", (_WORKLOADS, _LIVE), ("ended and its blocks kept",)),
     # The prefix index
     "I6": Invariant("only full, computed blocks are indexed", (_WORKLOADS,), ("part of a block indexed",)),
     "I7": Invariant(
@@ -100,7 +101,7 @@ INVARIANTS: dict[str, Invariant] = {
         ("a token computed once and counted twice", "newest token taken for computed"),
     ),
     "I20": Invariant(
-        "what is admissible ends in a bounded number of steps", (_WORKLOADS,), ("preempted and not queued again",)
+        "what is admissible ends in a bounded number of steps", (_WORKLOADS, _LIVE), ("preempted and not queued again",)
     ),
     "I21": Invariant(
         "what is not admissible ends with an error that names the numbers",
@@ -162,7 +163,7 @@ INVARIANTS: dict[str, Invariant] = {
     "I32": Invariant("no chunk has half a character", (_TEXT,), ("half a character comes out",)),
     "I33": Invariant(
         "exactly one terminal event, the last",
-        (_WORKLOADS,),
+        (_WORKLOADS, _LIVE),
         ("ended once for each step in flight", "an abort that nobody is told of"),
     ),
     # Tiers and hand-off
@@ -209,7 +210,11 @@ INVARIANTS: dict[str, Invariant] = {
     # Grammars
     "I40": Invariant(
         "every prefix can be completed, and the end comes in accepting states alone",
-        ("tests/core/test_grammar.py::test_any_small_grammar", "tests/core/test_grammar_engine.py::test_any_workload"),
+        (
+            "tests/core/test_grammar.py::test_any_small_grammar",
+            "tests/core/test_grammar_machine.py::TestGrammar",
+            "tests/core/test_grammar_engine.py::test_any_workload",
+        ),
         ("the end allowed anywhere", "the budget spent before the end", "whole though a rule is open"),
     ),
 }
