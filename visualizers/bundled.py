@@ -30,3 +30,8 @@ def _tokenizer() -> Tokenizer:
 def encode(text: str) -> list[int]:
     """Token ids of a text."""
     return _tokenizer().encode(text)
+
+
+def decode(token_ids: list[int]) -> str:
+    """Text of token ids."""
+    return _tokenizer().decode(token_ids)
