@@ -30,7 +30,7 @@ from typing import Any
 from minillm.core.config import EngineConfig
 from minillm.core.sampling import SamplingParams
 from minillm.llm import LLM
-from minillm.speculation import METHODS, Method
+from minillm.speculation import METHODS, VERIFICATIONS, Method, Speculate, Verification
 
 HELD_OUT = Path(__file__).resolve().parent.parent / "tests" / "data" / "held_out.txt"
 PROMPT_TOKENS = 16
@@ -43,9 +43,11 @@ def prompts_of(llm: LLM, count: int) -> list[list[int]]:
     return [ids[at : at + PROMPT_TOKENS] for at in range(0, stride * count, stride)]
 
 
-def measure(llm: LLM, method: Method | None, batch: int, tokens: int, temperature: float) -> dict[str, Any]:
+def measure(
+    llm: LLM, method: Method | None, verification: Verification, batch: int, tokens: int, temperature: float
+) -> dict[str, Any]:
     """One run of one method."""
-    llm.restart(method)
+    llm.restart(None if method is None else Speculate(method, verification=verification))
     for i, prompt in enumerate(prompts_of(llm, batch)):
         params = SamplingParams(temperature=temperature, seed=i, max_tokens=tokens, ignore_eos=True)
         llm.engine.add_request(prompt, params)
@@ -70,6 +72,7 @@ def main() -> None:
     parser.add_argument("--batches", nargs="+", type=int, default=[1, 8, 32])
     parser.add_argument("--tokens", type=int, default=96, help="of each output")
     parser.add_argument("--temperature", type=float, default=0.0)
+    parser.add_argument("--verification", default="draw", choices=VERIFICATIONS)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--record", type=Path, help="write the result here as well")
     options = parser.parse_args()
@@ -81,7 +84,9 @@ def main() -> None:
         found: dict[Method | None, list[dict[str, Any]]] = {method: [] for method in variants}
         for round_ in range(options.rounds):
             for method in variants if round_ % 2 == 0 else variants[::-1]:
-                found[method].append(measure(llm, method, batch, options.tokens, options.temperature))
+                found[method].append(
+                    measure(llm, method, options.verification, batch, options.tokens, options.temperature)
+                )
         plain = statistics.median(one["us_per_token"] for one in found[None])
         for method, runs in found.items():
             time_us = statistics.median(one["us_per_token"] for one in runs)
@@ -105,7 +110,10 @@ def main() -> None:
         "date": datetime.date.today().isoformat(),
         "machine": platform.processor() or platform.machine(),
         "python": platform.python_version(),
-        **{name: getattr(options, name) for name in ("model", "backend", "tokens", "temperature", "rounds")},
+        **{
+            name: getattr(options, name)
+            for name in ("model", "backend", "tokens", "temperature", "verification", "rounds")
+        },
         "rows": rows,
     }
     if options.record is not None:
