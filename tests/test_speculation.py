@@ -98,6 +98,31 @@ def test_however_the_engine_works(plain: Any, case: str, method: Any) -> None:
     assert (sum(one.preemptions for one in done) > 0) == case.startswith("few blocks")
 
 
+SHAPED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "pattern": ({"regex": "[a-z ]{5,30}"}, {"temperature": 0.9}),
+    "several outputs": ({}, {"temperature": 0.9, "n": 2, "best_of": 3}),
+    "scores": ({}, {"temperature": 0.0, "logprobs": 1, "prompt_logprobs": 1}),
+    "ends": ({}, {"temperature": 0.8, "min_tokens": 6, "bad_words": ("the",), "stop": ("people", "e")}),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPED)
+def test_whatever_shapes_the_output(shape: str) -> None:
+    """Ids and all that comes with them, of every method, in a pool that is too small."""
+    grammar, fields = SHAPED[shape]
+    llm = LLM("tiny", backend="numpy", config=EngineConfig(block_size=4, num_blocks=24, debug_checks=True))
+
+    def outputs(method: Any) -> list[Any]:
+        llm.restart(method)
+        params = SamplingParams(max_tokens=24, seed=4, **fields)
+        done = llm.generate(PROMPTS, params, **grammar)
+        return [(one.token_ids, one.finish_reason, one.matches_grammar) for one in done]
+
+    expected = outputs(None)
+    for method in METHODS:
+        assert outputs(method) == expected, method
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_what_is_reported_is_what_the_engine_did(llms: Any, method: Any) -> None:
     llm = llms["numpy"]
