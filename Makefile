@@ -3,11 +3,11 @@ PYTHON ?= python3
 PORT ?= 8000
 BIN := .venv/bin
 
-.PHONY: help env serve test test-all mutants lint build check clean
+.PHONY: help env serve test tests test-all mutants lint build check clean
 
 help:
 	@echo "make serve     build the site and serve it with live notebooks on http://127.0.0.1:$(PORT)"
-	@echo "make test      all tests, lint and types (under 25 minutes on 2 cores)"
+	@echo "make test      the tests, lint and types (under 25 minutes on 2 cores)"
 	@echo "make test-all  the slow ones too"
 	@echo "make mutants   plant faults in the core, one after the other: a table of what finds each"
 
@@ -21,6 +21,8 @@ test:
 	@$(PYTHON) tools/bootstrap.py --browser
 	@$(MAKE) --no-print-directory lint
 	@$(BIN)/python -m pytest -m "not slow"
+
+tests: test  # the folder of that name is no goal
 
 test-all:
 	@$(PYTHON) tools/bootstrap.py --browser

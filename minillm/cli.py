@@ -11,7 +11,7 @@ from contextlib import closing
 from dataclasses import asdict, replace
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from minillm import __version__, hub
 from minillm.backends import BACKENDS
@@ -61,8 +61,15 @@ def _tell(error: object, code: int) -> int:
     return code
 
 
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, not behind all that would have been right."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(f"{message}; see {self.prog} --help")
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="minillm", description="A real LLM inference engine, small enough to read.")
+    parser = _Parser(prog="minillm", description="A real LLM inference engine, small enough to read.")
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 

@@ -16,11 +16,18 @@ from collections.abc import Sequence
 from typing import Any
 
 from minillm.process import explain, prepare
-from visualizers import controls, describe, registry
-from visualizers.cache import DataCache, default_folder
-from visualizers.contract import InputError, Table, Visualizer
-from visualizers.formats import with_unit
-from visualizers.snapshot import Snapshot, State
+
+try:
+    from visualizers import controls, describe, registry
+    from visualizers.cache import DataCache, default_folder
+    from visualizers.contract import InputError, Table, Visualizer
+    from visualizers.formats import with_unit
+    from visualizers.snapshot import Snapshot, State
+except ModuleNotFoundError as missing:
+    sys.exit(
+        f"visualizers: this Python has no {missing.name}: in a checkout, run make env once and then "
+        ".venv/bin/python -m visualizers"
+    )
 
 
 class UsageError(ValueError):

@@ -35,7 +35,9 @@ def create_backend(
         raise ValueError(f"dtype {dtype!r} is not one of the {backend} backend's: auto, {', '.join(_DTYPES[backend])}")
     if backend == "numpy":
         if device not in ("auto", "cpu"):
-            raise ValueError(f"device {device!r}: the numpy backend runs on the cpu, use backend='torch'")
+            raise ValueError(
+                f"device {device!r}: the numpy backend runs on the cpu; choose the backend torch (--backend torch)"
+            )
         from minillm.backends.numpy_backend import NumpyBackend
 
         return NumpyBackend(

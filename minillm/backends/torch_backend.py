@@ -128,9 +128,9 @@ def _choose_device(name: str) -> torch.device:
     if device.type not in ("cpu", "cuda"):
         raise ValueError(f"device {name!r} is not supported: choose auto, cpu or cuda")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise ValueError(
-            f"device {name!r}: torch {torch.__version__} sees {torch.cuda.device_count()} CUDA devices, use cpu"
-        )
+        count = torch.cuda.device_count()
+        sees = f"sees {count} CUDA devices" if torch.version.cuda else "is a build for the CPU alone"
+        raise ValueError(f"device {name!r}: torch {torch.__version__} {sees}, use cpu")
     return device
 
 

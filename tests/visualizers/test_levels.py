@@ -92,7 +92,7 @@ def test_a_page_may_set_a_state_and_show_a_figure_twice(snapshot, html):
     ids = [set(re.findall(r' id="([^"]+)"', text)) for text in (html, other)]
     assert not ids[0] & ids[1]
     assert 'aria-valuetext="16,384 tokens"' in other
-    assert "python -m visualizers example --context 16384 --json" in other
+    assert ".venv/bin/python -m visualizers example --context 16384 --json" in other
     assert "&quot;context&quot;: 16384" in other
 
 
@@ -142,7 +142,7 @@ def test_the_twin_has_the_figures_numbers(snapshot):
         assert f"| `{name}` | {shown} | {VISUALIZER.units[name]} |" in text
     assert state.text() in text
     assert "| KV cache | 2.50 |" in text
-    assert "python -m visualizers example --model large --json" in text
+    assert ".venv/bin/python -m visualizers example --model large --json" in text
     assert re.search(r"\(https://book\.example/kv/\?model=large#example-[0-9a-f]{6}\)", text)
     assert "| 131072 | 42949672960 | 42949672960 |" in text  # an end of the context, at this state's other inputs
 

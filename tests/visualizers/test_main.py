@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from example_figure import VISUALIZER
@@ -98,3 +100,12 @@ def test_a_reader_who_stops_reading_is_no_error():
     os.close(write)
     assert finished.returncode == 0
     assert finished.stderr == b""
+
+
+def test_a_python_without_the_packages_is_told_which_one_has_them() -> None:
+    root = Path(__file__).parents[2]
+    command = [sys.executable, "-S", "-m", "visualizers", "list"]
+    run = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+    assert run.returncode == 1
+    assert run.stdout == ""
+    assert re.fullmatch(r"visualizers: this Python has no \w+: .* \.venv/bin/python -m visualizers\n", run.stderr)

@@ -118,7 +118,7 @@ def bind(host: str, port: int) -> socket.socket:
         listener.close()
         if error.errno == errno.EADDRINUSE:
             free = _free_port(host, family)
-            way_out = f"stop what uses it, or choose another: --port {free}"
+            way_out = f"stop what uses it, or choose another: --port {free} (make serve PORT={free})"
             raise AddressError(f"port {port} of {host} is in use: {way_out}") from error
         reason = error.strerror or str(error)
         raise AddressError(f"cannot listen on {host}:{port} ({reason}): give another --host or --port") from error

@@ -212,7 +212,7 @@ class Figure extends HTMLElement {
     const options = this.#payload.inputs
       .filter(({ name, default: usual }) => this.#inputs[name] !== usual)
       .map(({ name }) => `--${name} ${shellQuoted(String(this.#inputs[name]))} `);
-    return `python -m visualizers ${this.#payload.name} ${options.join("")}--json`;
+    return `.venv/bin/python -m visualizers ${this.#payload.name} ${options.join("")}--json`;
   }
 
   async #copyLink() {
