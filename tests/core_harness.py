@@ -178,6 +178,7 @@ def audit_replay(engine: Engine, replay: Replay) -> None:
     assert replay.waiting == {r.request_id for r in requests if r.status is Status.WAITING}
     assert replay.running == {r.request_id for r in requests if r.status is Status.RUNNING}
     assert replay.host_tables.keys() == {r.request_id for r in requests if r.status is Status.SWAPPED}
+    assert not any(replay.computed.get(name) for name in replay.waiting)
     for name in [*replay.running, *replay.host_tables]:
         request = engine.requests[name]
         assert replay.computed[name] == request.num_computed + request.num_in_flight

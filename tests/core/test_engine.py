@@ -490,6 +490,27 @@ def test_metrics_of_requests_that_did_not_get_far() -> None:
     assert (none.ttft_s, none.queue_s, none.tpot_s, none.e2e_s) == (None, None, None, 1.0)
 
 
+def test_an_answer_ends_with_its_last_token_however_late_the_abort() -> None:
+    engine, model = make_engine(EngineConfig(num_blocks=9))
+    request = engine.add_request([0, 1], greedy(9))
+    engine.step()
+    engine.step()
+    model.clock.advance(50.0)
+    engine.abort(request.request_id)
+    engine.step()
+    [one] = engine.metrics().requests
+    assert (one.output_tokens, one.e2e_s, request.finished_s) == (2, 2.0, 52.0)
+
+
+def test_the_hit_rate_is_of_requests_that_ran() -> None:
+    engine, _ = make_engine(EngineConfig(block_size=2, num_blocks=20, max_running_requests=1))
+    for _ in range(3):
+        engine.add_request([0, 1, 1, 0, 1], greedy(2))
+    while engine.metrics().requests[1].output_tokens == 0:
+        engine.step()
+    assert engine.metrics().prefix_hit_rate == 4 / 10  # the third has not begun
+
+
 def test_hit_rate_and_kv_usage() -> None:
     engine, _ = make_engine(EngineConfig(num_blocks=11, block_size=2))
     for _ in range(2):

@@ -8,6 +8,7 @@ from __future__ import annotations
 from mutants import killers
 from mutants.blocks import EVICTION_MUTANTS, INDEX_MUTANTS, MANAGER_MUTANTS, POOL_MUTANTS
 from mutants.grammar import AMBIGUITY_MUTANTS, GRAMMAR_MUTANTS
+from mutants.records import LOOP_MUTANTS, REPLAY_MUTANTS, TRACE_MUTANTS, TREE_MUTANTS
 from mutants.registry import Mutant
 from mutants.routing import ROUTER_MUTANTS
 from mutants.sampling import DRAW_MUTANTS, OUTPUT_MUTANTS, SAMPLING_MUTANTS
@@ -38,6 +39,10 @@ MUTANTS: list[Mutant] = [
         (killers.ROUTER, ROUTER_MUTANTS),
         (killers.ORDERS, ORDER_MUTANTS),
         (killers.LOOP, POLICY_MUTANTS),
+        (killers.LOOP, LOOP_MUTANTS),
+        (killers.ENGINE, REPLAY_MUTANTS),
+        (killers.TRACES, TRACE_MUTANTS),
+        (killers.DRAFTERS_ALONE, TREE_MUTANTS),
         (killers.LOAD, LOAD_MUTANTS),
         (killers.ORDERS, METRICS_MUTANTS),
         (killers.DRAFTERS_ALONE, DRAFTER_MUTANTS),
