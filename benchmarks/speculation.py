@@ -94,7 +94,9 @@ def decode(
     }
 
 
-def measure(model: str, batches: list[int], tokens: int, rounds: int, draft_tokens: int, clock: Any) -> list[Any]:
+def measure(
+    model: str, wanted: list[Method], batches: list[int], tokens: int, rounds: int, draft_tokens: int, clock: Any
+) -> list[Any]:
     """All variants of one model, in this process."""
     backend = BACKENDS.get(model, "torch")
     longest = 512
@@ -107,7 +109,7 @@ def measure(model: str, batches: list[int], tokens: int, rounds: int, draft_toke
         record_trace=False,
     )
     llm = LLM(model, backend=backend, dtype="float32", device="cpu", config=config)
-    methods: list[Method] = [m for m in METHODS if m in ("ngram", "suffix") or model in BUNDLED_DRAFTS]
+    methods = [m for m in wanted if m in ("ngram", "suffix") or model in BUNDLED_DRAFTS]  # the others need weights
     rows = []
     for kind in ("prose", "copy"):
         for batch in batches:
@@ -166,6 +168,7 @@ def threads_limited(threads: int) -> AbstractContextManager[Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", default=["tiny", "smollm2"])
+    parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=METHODS)
     parser.add_argument("--batches", nargs="+", type=int, default=[1, 8, 32])
     parser.add_argument("--tokens", type=int, default=64, help="output tokens of each request")
     parser.add_argument("--rounds", type=int, default=3)
@@ -178,7 +181,15 @@ def main() -> None:
     rows: list[Any] = []
     with threads_limited(options.threads):
         for model in filter(available, options.models):
-            rows += measure(model, options.batches, options.tokens, options.rounds, options.draft_tokens, clock)
+            rows += measure(
+                model,
+                options.methods,
+                options.batches,
+                options.tokens,
+                options.rounds,
+                options.draft_tokens,
+                clock,
+            )
     machine = {
         "threads": options.threads,
         "clock": "processor time" if options.threads == 1 else "wall",

@@ -23,6 +23,9 @@ with app.setup:
 async def _():
     await notebook.fetch_model("tiny")
     await notebook.fetch_model("tiny-draft")
+    await notebook.fetch_model("tiny-medusa")
+    await notebook.fetch_model("tiny-eagle")
+    await notebook.fetch_model("tiny-mtp")
     ui = notebook.controls(VISUALIZER)
     mo.vstack([notebook.style(), ui.hstack(wrap=True, justify="start")])
     return (ui,)

@@ -8,17 +8,21 @@ from __future__ import annotations
 from functools import cache
 
 from minillm import hub
-from minillm.backends.base import Backend
 from minillm.backends.numpy_backend import NumpyBackend
-from minillm.models.load import load_model
+from minillm.models.load import LoadedModel, load_model
 from minillm.models.tokenizer import Tokenizer, load_tokenizer
 
 MODEL, DRAFT_MODEL = "tiny", "tiny-draft"
 
 
 @cache
-def backend(name: str = MODEL) -> Backend:
-    return NumpyBackend(load_model(hub.BUNDLED / name))
+def model(name: str = MODEL) -> LoadedModel:
+    return load_model(hub.BUNDLED / name)
+
+
+@cache
+def backend(name: str = MODEL) -> NumpyBackend:
+    return NumpyBackend(model(name))
 
 
 @cache

@@ -23,8 +23,10 @@ from visualizers.formats import format_value
 from visualizers.palette import colour
 
 BATCHES = tuple(2**n for n in range(11))
-DRAFTERS = {"ngram": "n-gram", "suffix": "suffix", "draft": "draft model", "tree": "token tree"}
-COLOURS = {title: f"series-{i + 1}" for i, title in enumerate(DRAFTERS.values())}
+DRAFTERS = {
+    **{"ngram": "n-gram", "suffix": "suffix", "draft": "draft model", "tree": "token tree"},
+    **{"medusa": "Medusa", "eagle": "EAGLE", "mtp": "MTP"},  # where a record has them
+}
 MEASURED = {  # the runs that the text speaks of
     **{f"smollm2_{batch}": ("smollm2", "ngram", batch) for batch in (1, 8, 32)},
     **{f"tiny_{batch}": ("tiny", "draft", batch) for batch in (1, 8, 32)},
@@ -38,6 +40,12 @@ def measured() -> dict[str, Any]:
     file = resources.files("visualizers") / "speculation_gain.json"
     found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     return found
+
+
+def colours() -> dict[str, str]:
+    """Of the drafters that the record has."""
+    found = {row["drafter"] for row in measured()["results"]}
+    return {title: f"series-{i + 1}" for i, (name, title) in enumerate(DRAFTERS.items()) if name in found}
 
 
 def compute(inputs: Mapping[str, Any]) -> Data:
@@ -142,7 +150,7 @@ def _runs(model: str, height: int, *, legend: bool = False) -> Any:
             x=x,
             y=y,
             yOffset=alt.YOffset("drafter:N", sort=list(DRAFTERS.values())),
-            color=alt.Color("drafter:N", scale=colour_scale(COLOURS), legend=alt.Legend() if legend else None),
+            color=alt.Color("drafter:N", scale=colour_scale(colours()), legend=alt.Legend() if legend else None),
         )
     )
     even = alt.Chart(rows("even")).mark_rule(color=colour("muted"), strokeDash=[3, 3]).encode(x=x)

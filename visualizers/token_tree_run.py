@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Literal
 
+from minillm import hub
 from minillm.backends.base import Backend, Capacity
+from minillm.backends.numpy_backend import NumpyBackend
 from minillm.core.plan import StepPlan, StepResult
 from minillm.core.request import Request
 from minillm.core.speculate.draft import Ask, Draft
 from minillm.core.speculate.draft_model import DraftModel
 from minillm.core.speculate.draft_tree import DraftTree
 from minillm.core.speculate.tree import ROOT
+from minillm.speculation import Method, Speculate, speculation_for
 from visualizers import bundled
 from visualizers.bundled import DRAFT_MODEL
 from visualizers.measure import one_thread
@@ -22,6 +25,7 @@ from visualizers.speculation_run import OUTPUT_TOKENS, PROMPTS, Outcome, serve
 Setting = Literal["greedy", "drawn"]
 Shape = Literal["chain", "tree"]
 SETTINGS: tuple[Setting, ...] = ("greedy", "drawn")
+HEADS: Mapping[Method, int] = {"mtp": 3, "eagle": 4, "medusa": 8}  # tokens of a draft, as `minillm generate` drafts
 SHAPES: tuple[Shape, ...] = ("chain", "tree")
 SIZES = (4, 8, 16)  # tokens of a draft
 STEPS = 8  # of the first prompt's answer that are shown
@@ -109,6 +113,18 @@ def run(setting: Setting, shape: Shape, size: int) -> Drafted:
         outcome = serve(bundled.backend(), tokens, setting, recorder, size, OUTPUT_TOKENS)
     seen = tuple(_seen(request, known, draft) for request, known, draft in recorder.drafts[:STEPS])
     return Drafted(outcome, backend.num_steps / recorder.num_proposals, seen)
+
+
+@cache
+def run_heads(setting: Setting, method: Method) -> Outcome:
+    """The same prompts with drafts by heads on the target's hidden state."""
+    options = Speculate(method, draft_tokens=HEADS[method])
+    drafter = speculation_for(
+        options, bundled.model(), bundled.backend(), lambda name: hub.BUNDLED / name, NumpyBackend
+    ).drafter
+    tokens = [bundled.encode(prompt) for prompt in PROMPTS]
+    with one_thread():
+        return serve(bundled.backend(), tokens, setting, drafter, HEADS[method], OUTPUT_TOKENS)
 
 
 def _seen(request: Request, known: int, draft: Draft) -> Seen:

@@ -14,17 +14,21 @@ from visualizers.bundled import DRAFT_MODEL, MODEL
 from visualizers.charts import Spec, colour_scale, rows, spec
 from visualizers.contract import Choice, Column, Data, Number, Table, Visualizer
 from visualizers.speculation_run import OUTPUT_TOKENS, PROMPTS
-from visualizers.token_tree_run import SETTINGS, SHAPES, SIZES, STEPS, Seen
+from visualizers.token_tree_run import HEADS, SETTINGS, SHAPES, SIZES, STEPS, Seen
 
 KEPT, DROPPED = "kept", "thrown away"
 COLOURS = {KEPT: "decode", DROPPED: "draft"}
-SHAPE_COLOURS = {"chain": "series-1", "tree": "series-2"}
+TITLES = {"chain": "draft model, chain", "tree": "draft model, tree"}
+HEAD_TITLES = {"mtp": "MTP", "eagle": "EAGLE", "medusa": "Medusa, tree"}
+NAMES = {**TITLES, **HEAD_TITLES}
+SHAPE_COLOURS = {title: f"series-{i + 1}" for i, title in enumerate(NAMES.values())}
 
 
 def compute(inputs: Mapping[str, Any]) -> Data:
     """One step's tree, and both shapes at all sizes."""
     setting, size, step = inputs["setting"], int(inputs["size"]), int(inputs["step"])
     served = {(shape, n): token_tree_run.run(setting, shape, n) for shape in SHAPES for n in SIZES}
+    heads = {method: token_tree_run.run_heads(setting, method) for method in HEADS}
     trees = served["tree", size].seen
     seen = trees[min(step, len(trees)) - 1]
     levels = depths(seen.parents)
@@ -41,6 +45,9 @@ def compute(inputs: Mapping[str, Any]) -> Data:
         values[f"tokens_{shape}"] = found.outcome.tokens_per_draft
         values[f"draft_steps_{shape}"] = found.draft_steps
         values[f"first_{shape}"] = found.outcome.accepted_at[0]
+    for method, outcome in heads.items():
+        values[f"tokens_{method}"] = outcome.tokens_per_draft
+        values[f"first_{method}"] = outcome.accepted_at[0]
     return Data(
         values,
         {
@@ -53,12 +60,16 @@ def compute(inputs: Mapping[str, Any]) -> Data:
             ],
             "extent": [{"row": len(levels) - 1, "column": len(levels) - 1}],
             "shapes": [
-                {"size": n, "shape": shape, "tokens": round(found.outcome.tokens_per_draft, 4)}
+                {"size": n, "shape": TITLES[shape], "tokens": round(found.outcome.tokens_per_draft, 4)}
                 for (shape, n), found in served.items()
+            ],
+            "heads": [
+                {"size": HEADS[m], "shape": HEAD_TITLES[m], "tokens": round(outcome.tokens_per_draft, 4)}
+                for m, outcome in heads.items()
             ],
             "table": [
                 {
-                    "shape": shape,
+                    "shape": TITLES[shape],
                     "size": n,
                     "drafts": found.outcome.drafts,
                     "first": found.outcome.accepted_at[0],
@@ -66,6 +77,17 @@ def compute(inputs: Mapping[str, Any]) -> Data:
                     "tokens": found.outcome.tokens_per_draft,
                 }
                 for (shape, n), found in served.items()
+            ]
+            + [
+                {
+                    "shape": HEAD_TITLES[m],
+                    "size": HEADS[m],
+                    "drafts": outcome.drafts,
+                    "first": outcome.accepted_at[0],
+                    "steps": None,
+                    "tokens": outcome.tokens_per_draft,
+                }
+                for m, outcome in heads.items()
             ],
         },
     )
@@ -157,24 +179,22 @@ def _shapes() -> Any:
     x = alt.X(
         "size:Q",
         title="tokens of a draft",
-        scale=alt.Scale(type="log", base=2, domain=[SIZES[0], SIZES[-1]], nice=False),
-        axis=alt.Axis(values=SIZES, format="d"),
+        scale=alt.Scale(type="log", base=2, domain=[min(HEADS.values()), SIZES[-1]], nice=False),
+        axis=alt.Axis(values=[min(HEADS.values()), *SIZES], format="d"),
     )
-    lines = alt.Chart(rows("shapes")).encode(
-        x=x,
-        y=alt.Y("tokens:Q", title=None, scale=alt.Scale(zero=False), axis=alt.Axis(tickCount=4)),
-        color=alt.Color("shape:N", scale=colour_scale(SHAPE_COLOURS), legend=alt.Legend(symbolType="stroke")),
-    )
-    return alt.layer(
-        lines.mark_line(), lines.mark_point(), height=110, title="Tokens of a step that verifies, over all prompts"
-    )
+    y = alt.Y("tokens:Q", title=None, scale=alt.Scale(zero=False), axis=alt.Axis(tickCount=4))
+    colours = alt.Color("shape:N", scale=colour_scale(SHAPE_COLOURS), legend=alt.Legend())
+    lines = alt.Chart(rows("shapes")).encode(x=x, y=y, color=colours)
+    heads = alt.Chart(rows("heads")).mark_point(shape="diamond", size=130, opacity=1).encode(x=x, y=y, color=colours)
+    layers = (lines.mark_line(), lines.mark_point(), heads)
+    return alt.layer(*layers, height=130, title="Tokens of a step that verifies, all prompts")
 
 
 def table(data: Data) -> Table:
     """Both shapes at every size."""
     return Table(
         (
-            Column("shape", "Shape"),
+            Column("shape", "Drafted by"),
             Column("size", "Draft", "tokens", "int"),
             Column("drafts", "Drafts", "", "int"),
             Column("first", "First token kept", "", "percent"),
@@ -198,7 +218,8 @@ def sentence(data: Data) -> str:
 def provenance() -> str:
     """What was run."""
     return (
-        f"Counted, not timed: target {MODEL}, draft model {DRAFT_MODEL}, NumPy backend in float32; the tree is that of "
+        f"Counted, not timed: target {MODEL}, draft model {DRAFT_MODEL} and the bundled heads, NumPy backend in "
+        "float32; the tree is that of "
         f"the first of {len(PROMPTS)} prompts of {OUTPUT_TOKENS} output tokens each, in one batch. At most 4 tokens of "
         "a level are extended, each by its 4 likeliest; of all found, the likeliest paths are the draft."
     )
@@ -242,6 +263,8 @@ VISUALIZER = Visualizer(
         **{f"tokens_{shape}": "" for shape in SHAPES},
         **{f"draft_steps_{shape}": "" for shape in SHAPES},
         **{f"first_{shape}": "" for shape in SHAPES},
+        **{f"tokens_{method}": "" for method in HEADS},
+        **{f"first_{method}": "" for method in HEADS},
     },
     compute=compute,
     figure=figure,

@@ -9,8 +9,8 @@ import pytest
 from minillm.core.speculate.tree import ROOT, depths
 from visualizers import bundled, speculation_run, token_trees
 from visualizers.contract import Data
-from visualizers.token_tree_run import SETTINGS, SIZES, STEPS, Seen, run
-from visualizers.token_trees import KEPT, VISUALIZER, _text
+from visualizers.token_tree_run import HEADS, SETTINGS, SIZES, STEPS, Seen, run, run_heads
+from visualizers.token_trees import HEAD_TITLES, KEPT, VISUALIZER, _text
 
 
 def at(**inputs: object) -> Data:
@@ -24,6 +24,27 @@ def test_trees_and_chains_change_no_token(setting: str, shape: str) -> None:
         found = run(setting, shape, size).outcome  # type: ignore[arg-type]
         assert found.outputs == plain.outputs
         assert sum(map(len, found.outputs)) == found.steps + found.accepted
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_heads_change_no_token(setting: str) -> None:
+    plain = speculation_run.run(setting, None)  # type: ignore[arg-type]
+    data = at(setting=setting)
+    for method, size in HEADS.items():
+        found = run_heads(setting, method)  # type: ignore[arg-type]
+        assert found.outputs == plain.outputs
+        assert 0 < found.drafted <= size * found.drafts
+        assert data.values[f"tokens_{method}"] == 1 + found.accepted / found.drafts
+        assert data.values[f"first_{method}"] == found.accepted_at[0]
+    drafts = {row["shape"]: row["drafts"] for row in data.rows["table"]}
+    assert drafts[HEAD_TITLES["eagle"]] == run_heads(setting, "eagle").drafts  # type: ignore[arg-type]
+
+
+def test_a_head_that_sees_the_hidden_state_beats_a_model_that_sees_the_text() -> None:
+    """What the chapter says of the diamonds, at temperature 0."""
+    values = at(size=8).values
+    assert values["first_eagle"] > values["first_chain"]
+    assert values["tokens_eagle"] > values["tokens_mtp"] > values["tokens_chain"] > values["tokens_medusa"]
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
