@@ -20,7 +20,7 @@ from visualizers.palette import colour
 
 EVERY = (32, 64, 128, 256)  # tokens of a decoding request for one long prompt
 WHOLE, CHUNKED = "whole, in one step", "in chunks"
-QUIET_STEP, BUSY_STEP = "decode alone", "decode and part of the prompt"
+QUIET_STEP, BUSY_STEP = "decode alone", "decode with prefill"
 STEP_COLOURS = {QUIET_STEP: "decode", BUSY_STEP: "prefill"}
 RUN_COLOURS = {WHOLE: "series-2", CHUNKED: "series-1"}
 _TICKS_MS = (1, 2, 5, 10, 20, 50, 100, 200)

@@ -12,7 +12,7 @@ so cells of ``Data`` may be numbers or expressions. ``minillm.costs.arithmetic``
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -35,7 +35,8 @@ class Number:
 
     ``instant`` says how the instant level follows it: ``"formula"`` by a browser expression,
     ``"grid"`` by states computed at build for every stop, ``"live"`` only with a kernel. With ``play``
-    the reader may let it run through its stops, as a moment in time does.
+    the reader may let it run through its stops, as a moment in time does. ``words`` names values that are no
+    amount: ``{0: "off"}``.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Number:
     instant: Instant = "formula"
     stops: tuple[float, ...] = ()
     play: bool = False
+    words: Mapping[float, str] = field(default_factory=dict)
 
     def parse(self, raw: object) -> float:
         try:
@@ -181,13 +183,12 @@ class Table:
 
     def numeric(self) -> frozenset[int]:
         """The positions of the columns that hold numbers, which align at the right."""
-        return frozenset(
-            n for n, c in enumerate(self.columns) if all(_is_number_or_none(row[c.key]) for row in self.rows)
-        )
+        return frozenset(n for n, c in enumerate(self.columns) if are_numbers(row[c.key] for row in self.rows))
 
 
-def _is_number_or_none(cell: Any) -> bool:
-    return cell is None or (isinstance(cell, int | float) and not isinstance(cell, bool))
+def are_numbers(cells: Iterable[Any]) -> bool:
+    """Whether a column of these cells holds numbers alone, None where there is none."""
+    return all(cell is None or (isinstance(cell, int | float) and not isinstance(cell, bool)) for cell in cells)
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ def value_text(given: Input, value: Any) -> str:
         return given.options[value]
     if isinstance(given, Text):
         return str(value)
-    return with_unit(value, given.unit)
+    return given.words.get(value) or with_unit(value, given.unit)
 
 
 def takes(given: Input) -> str:

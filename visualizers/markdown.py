@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from visualizers import controls, describe
-from visualizers.contract import Choice, Input, Number
+from visualizers.contract import Choice, Input, Number, are_numbers
 from visualizers.formats import heading
 from visualizers.snapshot import Snapshot, State
 from visualizers.tables import markdown_table
@@ -72,8 +72,10 @@ def _inputs(snapshot: Snapshot, state: State) -> str:
 
 def _values(snapshot: Snapshot, state: State) -> str:
     units = snapshot.visualizer.units
-    rows = [[f"`{name}`", _cell_text(value), units[name]] for name, value in state.data.values.items()]
-    return "**Values here**\n\n" + markdown_table(["Name", "Value", "Unit"], rows, {1})
+    values = state.data.values
+    rows = [[f"`{name}`", _cell_text(value), units[name]] for name, value in values.items()]
+    numeric = {1} if are_numbers(values.values()) else set()
+    return "**Values here**\n\n" + markdown_table(["Name", "Value", "Unit"], rows, numeric)
 
 
 def _points(snapshot: Snapshot, state: State, given: Input) -> str:
@@ -86,7 +88,9 @@ def _points(snapshot: Snapshot, state: State, given: Input) -> str:
         return f"**By {title}**: no value moves with it."
     rows = [[_cell_text(p), *(_cell_text(values[n]) for n in names)] for p, values in found.items()]
     head = [title, *(heading(f"`{n}`", units[n]) for n in names)]
-    return f"**By {title}**\n\n" + markdown_table(head, rows, set(range(1, len(head))))
+    columns = [list(found), *([values[n] for values in found.values()] for n in names)]
+    numeric = {i for i, column in enumerate(columns) if are_numbers(column)}
+    return f"**By {title}**\n\n" + markdown_table(head, rows, numeric)
 
 
 def _cell_text(value: Any) -> str:

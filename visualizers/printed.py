@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Sequence
 from html import escape
+from typing import Any
 
 import vl_convert
 
@@ -15,6 +16,8 @@ from visualizers.formats import fill
 from visualizers.snapshot import Snapshot, State
 
 VALUE_LETTERS = 24
+# Text is laid out larger than it is drawn: the build knows its own font, which may be narrower than the reader's.
+ROOM_FOR_TEXT = 1.125  # an eighth, so that the sizes of CONFIG come back exactly
 
 # Vega draws a frame around every group: invisible ones, and what CSS says better, only cost bytes.
 _EMPTY_PATH = re.compile(
@@ -27,6 +30,7 @@ _NOISE = re.compile(
 _EMPTY_GROUP = re.compile(r"<g(?: transform=\"translate\(0,0\)\")?></g>")
 _ATTRIBUTE = re.compile(r'="[^"]*"')
 _LONG = re.compile(r"-?\d+\.\d{3,}(?:e-?\d+)?")
+_FONT_SIZE = re.compile(r'(?<= font-size=")([\d.]+)(?=px")')
 _SIZE = re.compile(r'<svg [^>]*?width="([\d.]+)" height="([\d.]+)"')
 _OPEN = re.compile(r'<svg [^>]*?viewBox="([^"]*)">')
 _ID = re.compile(r'\bid="([^"]+)"')
@@ -93,7 +97,18 @@ def value_class(value: str) -> str:
 
 
 def _drawn(spec: charts.Spec, state: State, width: int, room: int) -> str:
-    return str(vl_convert.vegalite_to_svg(json.dumps(charts.sized(spec, state.data.rows, width, room))))
+    sized = charts.sized(_spread(spec), state.data.rows, width, room)
+    drawn = str(vl_convert.vegalite_to_svg(json.dumps(sized)))
+    return _FONT_SIZE.sub(lambda found: f"{float(found[1]) / ROOM_FOR_TEXT:g}", drawn)
+
+
+def _spread(node: Any, key: str = "") -> Any:
+    """A specification in which every size and limit of text is ``ROOM_FOR_TEXT`` times as large."""
+    if isinstance(node, dict):
+        return {name: _spread(child, name) for name, child in node.items()}
+    if isinstance(node, list):
+        return [_spread(child) for child in node]
+    return node * ROOM_FOR_TEXT if key.endswith(("ontSize", "labelLimit")) and isinstance(node, int | float) else node
 
 
 def _tidied(drawn: str, prefix: str) -> str:

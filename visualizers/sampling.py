@@ -117,7 +117,8 @@ def _chart() -> Spec:
             color=either(alt.ColorValue, "datum.after > 0", colour("text"), colour("muted")),
         )
     )
-    bars = alt.layer(before, after, labels, title="Next token: pale before, strong after (· is a space)")
+    title = alt.TitleParams("Next token: pale before, strong after", subtitle="· is a space")
+    bars = alt.layer(before, after, labels, title=title)
     return spec(alt.vconcat(mass, bars, spacing=18))
 
 
@@ -173,6 +174,7 @@ VISUALIZER = Visualizer(
             0.0,
             2.0,
             "Divides the logits: below 1 sharper, above 1 flatter, 0 is greedy.",
+            words={0: "0, greedy"},
             step=0.1,
             integer=False,
             instant="grid",
@@ -185,6 +187,7 @@ VISUALIZER = Visualizer(
             0,
             40,
             "Keep the k most likely; 0 keeps all.",
+            words={0: "off"},
             instant="grid",
             stops=(0, 1, 3, 10, 40),
         ),
@@ -196,6 +199,7 @@ VISUALIZER = Visualizer(
             0.1,
             1.0,
             "Keep the shortest head that reaches this probability; 1 keeps all.",
+            words={1: "off"},
             integer=False,
             instant="grid",
             stops=(0.1, 0.5, 0.8, 0.9, 0.95, 1.0),
@@ -208,6 +212,7 @@ VISUALIZER = Visualizer(
             0.0,
             0.3,
             "Keep tokens with at least this share of the highest probability; 0 keeps all.",
+            words={0: "off"},
             integer=False,
             instant="grid",
             stops=(0.0, 0.02, 0.1, 0.3),

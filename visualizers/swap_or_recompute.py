@@ -21,7 +21,7 @@ from minillm.costs.arithmetic import where
 from visualizers.charts import Spec, colour_scale, rows, spec
 from visualizers.contract import Choice, Column, Data, Number, Table, Visualizer
 
-SWAP, AGAIN = "out and back over the link", "computed again"
+SWAP, AGAIN = "swapped out and in", "computed again"
 COLOURS = {SWAP: "bandwidth", AGAIN: "compute"}
 LENGTHS = tuple(2**n for n in range(8, 18))  # tokens
 US = 1e-6

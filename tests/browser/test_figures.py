@@ -290,6 +290,16 @@ def test_copy_link_gives_the_state_and_the_figure(page, site):
     page.get_by_role("slider", name="Batch").press("End")
     page.get_by_role("button", name="Copy link").click()
     page.get_by_text("on the clipboard").wait_for()
+    warned, done = page.evaluate(
+        """() => {
+            const note = document.querySelector("[data-note]");
+            const colour = () => getComputedStyle(note).color;
+            const found = colour();
+            note.dataset.kind = "warning";
+            return [colour(), found];
+        }"""
+    )
+    assert warned != done  # what is done is no warning
     assert page.evaluate("navigator.clipboard.readText()") == f"{site}?batch=64#example"
 
 

@@ -9,6 +9,10 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from browser_page import served, watched
 from playwright.sync_api import Browser, Page
+from small_book import ROOT
+
+from visualizers.site.mathml import to_mathml
+from visualizers.site.project import load
 
 pytestmark = pytest.mark.browser
 
@@ -134,6 +138,26 @@ def test_a_page_is_quiet_accessible_and_fits(browser: Browser, address: str, url
     page.wait_for_function("document.documentElement.scrollWidth <= 1280")  # the side columns slide into place
     assert troubles == []
     context.close()
+
+
+def test_every_formula_of_the_book_is_whole(page: Page) -> None:
+    """A box that scrolls sideways clips above and below: exponents in a numerator stand out of their line."""
+    formulas = [token.text for p in load(ROOT).pages for token in p.tokens if token.kind == "math_block"]
+    formulas.append(r"\frac{e^{x_i^{2^k}}}{\sum_j e^{x_j / T}}")
+    assert len(formulas) > 10
+    style = (ROOT / "handbook/assets/css/book.css").read_text(encoding="utf-8")
+    boxes = "".join(f'<div class="hb-math">{to_mathml(text, block=True)}</div>' for text in formulas)
+    page.set_content(f'<style>{style}</style><main class="md-typeset">{boxes}</main>')
+    for width in (1280, 390):
+        page.set_viewport_size({"width": width, "height": 800})
+        clipped = page.evaluate(
+            """() => [...document.querySelectorAll(".hb-math")].filter((box) => {
+                const { top, bottom } = box.getBoundingClientRect();
+                const parts = [...box.querySelectorAll("math *")].map((e) => e.getBoundingClientRect());
+                return box.scrollHeight > box.clientHeight || parts.some((r) => r.top < top || r.bottom > bottom);
+            }).map((box) => box.querySelector("math").getAttribute("alttext"))"""
+        )
+        assert clipped == []
 
 
 def test_paper_shows_the_text_alone(page: Page, address: str) -> None:

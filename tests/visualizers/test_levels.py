@@ -155,6 +155,25 @@ def test_the_twins_tables_are_tables(snapshot):
         assert len({len(re.findall(r"(?<!\\)\|", line)) for line in lines}) == 1
 
 
+def test_a_column_of_words_aligns_at_the_left_in_the_twin(snapshot):
+    text = figure_markdown(snapshot, {}, page_url="https://book.example/kv/")
+    tables = [b.splitlines() for b in text.split("\n\n") if b.startswith("|")]
+    seen = set()
+    for head, rule, *rows in tables:
+        columns = zip(*(re.split(r" (?<!\\)\| ", line[2:-2]) for line in (rule, *rows)), strict=True)
+        for align, *cells in columns:
+            numbers = all(re.fullmatch(r"–|-?[\d,.]+(e[-+]?\d+)?", cell) for cell in cells)
+            assert align == ("---:" if numbers else "---"), (head, cells)
+            seen.add(align)
+    assert seen == {"---", "---:"}
+
+
+def test_a_value_that_is_no_amount_has_a_word():
+    number = Number("top_k", "Top-k", "tokens", 0, 0, 40, "", stops=(0, 1, 40), instant="grid", words={0: "off"})
+    assert [controls.value_text(number, v) for v in number.stops] == ["off", "1 token", "40 tokens"]
+    assert ">off</output>" in controls.control_html(number, 0, "f")
+
+
 def test_points_of_an_input_have_both_ends_and_the_default():
     for given in VISUALIZER.inputs:
         found = points(given)

@@ -223,9 +223,9 @@ class Figure extends HTMLElement {
     const link = address(values, this.id).href;
     try {
       await navigator.clipboard.writeText(link);
-      this.#note("The link to this state is on the clipboard.");
+      this.#note("The link to this state is on the clipboard.", "done");
     } catch {
-      this.#note(`The link to this state: ${link}`);
+      this.#note(`The link to this state: ${link}`, "done");
     }
   }
 
@@ -244,8 +244,10 @@ class Figure extends HTMLElement {
     this.dispatchEvent(new CustomEvent(type, { bubbles: true, detail }));
   }
 
-  #note(text) {
+  /** Says something below the controls: a warning, or that what was asked for is done. */
+  #note(text, kind = "warning") {
     const note = this.#part("note");
+    note.dataset.kind = kind;
     note.textContent = text;
     note.hidden = !text;
   }

@@ -61,7 +61,8 @@ export class Model {
     const input = this.inputs.get(name);
     if (input.kind === "choice") return input.options[value];
     if (input.kind === "text") return value;
-    return withUnit(value, input.unit);
+    const named = input.words.find(([number]) => number === value);
+    return named ? named[1] : withUnit(value, input.unit);
   }
 
   /** The inputs that differ from what this level can show: they need a kernel. */
