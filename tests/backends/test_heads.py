@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,7 @@ def generate(
     drafter: Callable[[Any], Any] | None = None,
     config: EngineConfig | None = None,
     prompts: Sequence[Sequence[int]] = PROMPTS,
+    may_fail: bool = False,
     **options: Any,
 ) -> tuple[list[list[int]], Engine]:
     backend = create_backend(model, name, device="cpu", dtype=options.pop("dtype", "float32"))
@@ -71,7 +73,7 @@ def generate(
     requests = [engine.add_request(prompt, params) for prompt in prompts]
     for _ in engine.run():
         pass
-    assert not any(request.error for request in engine.requests.values())
+    assert may_fail or not any(request.error for request in engine.requests.values())
     members = [r.group.members if r.group is not None else [r] for r in requests]
     return [member.output_ids for group in members for member in group], engine
 
@@ -122,6 +124,30 @@ def test_by_rejection_heads_say_what_they_drew_from(model: LoadedModel, tmp_path
         rows = draft.probabilities or []
         assert len(rows) == len(draft.token_ids)
         assert all(sum(row) == pytest.approx(1) for row in rows)
+
+
+@KINDS
+def test_where_nothing_may_follow_a_draft_ends(model: LoadedModel, tmp_path: Path, kind: str) -> None:
+    """Every token is banned after one that heads draft and the target never draws, then after one that it does."""
+    folder = write_heads(tmp_path / kind, kind, model)
+    make = heads_of(folder, kind, model)
+    drafted: list[tuple[Any, Draft]] = []
+    params = SamplingParams(max_tokens=16, temperature=0)
+    plain, _ = generate(model, "numpy", params, recording(make, drafted))
+    inner = {token for _, draft in drafted for token in draft.token_ids[:-1]}
+    unseen = inner - {token for ids in plain for token in ids}
+    assert unseen
+
+    def banned(token: int) -> SamplingParams:
+        return replace(params, bad_words=tuple((token, other) for other in range(97)))
+
+    for token in (*sorted(unseen)[:3], plain[0][5]):
+        ends = []
+        for drafter in (None, make):
+            ids, engine = generate(model, "numpy", banned(token), drafter, may_fail=True)
+            ends.append((ids, [request.error for request in engine.requests.values()]))
+        assert ends[0] == ends[1]
+        assert any(ends[0][1]) == (token not in unseen)
 
 
 # --- drafts ----------------------------------------------------------------------------------------------------
