@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Sequence
 
 from core_oracle import expected_transform
+from hash_heads import HashEagle, HashHeads, HashMedusa, HashMtp, RightEagle, RightMtp
 
 from minillm.backends.base import Capacity
 from minillm.backends.hash_model import HashModel, _extend
@@ -237,5 +238,10 @@ DRAFTERS: dict[str, Callable[[], Drafter]] = {
     "short model": lambda: AuditedDraftModel(small(Near, longest=7)),
     "draft tree": lambda: AuditedDraftTree(small(), width=2),
     "near tree": lambda: AuditedDraftTree(small(Near), width=2),
+    "medusa": lambda: HashMedusa(HashHeads(is_medusa=True), width=2),
+    "eagle": lambda: RightEagle(HashHeads(depth=1)),
+    "mtp": lambda: RightMtp(HashHeads()),
+    "near eagle": lambda: HashEagle(HashHeads(depth=1, model=small(Near))),
+    "near mtp": lambda: HashMtp(HashHeads(model=small(Near))),
 }
 TREES = ("random tree", "hidden path", "reads hidden", "draft tree", "near tree")

@@ -13,6 +13,7 @@ from itertools import product
 import pytest
 from adversaries import DRAFTERS, TREES, AlwaysRight, Base, Ends, FromQ, Knowing, Near, ReadsHidden, RightAtFirst
 from core_harness import AuditedModel, Case, Job, drive, make_engine, random_case, without
+from hash_heads import contexts_are_free
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -72,6 +73,17 @@ def test_of_several_outputs_all_but_the_first_miss_one_hidden_state() -> None:
     drafter = ReadsHidden()
     run(drafter, [Job((0, 1, 1, 0), params(8, 1.0, n=3))])
     assert drafter.num_asks - drafter.num_read == 2
+
+
+@pytest.mark.parametrize("name", ["eagle", "mtp"])
+def test_heads_that_are_right_are_accepted_whole_in_contexts_longer_than_their_room(name: str) -> None:
+    """More requests than there are rooms at first, and outputs for which the oldest K/V is dropped."""
+    drafter = DRAFTERS[name]()
+    jobs = [Job((i % 2, i // 2 % 2, i // 4), params(150, seed=i)) for i in range(6)]
+    engine, _ = run(drafter, jobs, EngineConfig(block_size=16, num_blocks=80, record_trace=False))  # type: ignore[arg-type]
+    assert engine.metrics().acceptance_rate == 1
+    assert engine.metrics().tokens_per_step > 3.8
+    assert contexts_are_free(drafter)  # type: ignore[arg-type]
 
 
 def test_plans_ask_for_hidden_states_only_for_a_drafter_that_reads_them() -> None:

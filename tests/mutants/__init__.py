@@ -14,7 +14,7 @@ from mutants.routing import ROUTER_MUTANTS
 from mutants.sampling import DRAW_MUTANTS, OUTPUT_MUTANTS, SAMPLING_MUTANTS
 from mutants.scheduling import ENGINE_MUTANTS
 from mutants.services import DRAFTER_MUTANTS, LOAD_MUTANTS, METRICS_MUTANTS, ORDER_MUTANTS, POLICY_MUTANTS
-from mutants.speculation import DRAFT_MODEL_MUTANTS, HIDDEN_MUTANTS, RULE_MUTANTS, SPECULATION_MUTANTS
+from mutants.speculation import DRAFT_MODEL_MUTANTS, HEAD_MUTANTS, HIDDEN_MUTANTS, RULE_MUTANTS, SPECULATION_MUTANTS
 from mutants.text import TEXT_MUTANTS
 from mutants.transfer import HAND_OFF_MUTANTS, TIER_MUTANTS, TRANSFER_MUTANTS
 
@@ -32,6 +32,7 @@ MUTANTS: list[Mutant] = [
         (killers.DRAFTING, SPECULATION_MUTANTS),
         (killers.DRAFT_MODEL, DRAFT_MODEL_MUTANTS),
         (killers.HIDDEN, HIDDEN_MUTANTS),
+        (killers.HEADS, HEAD_MUTANTS),
         (killers.RULE, RULE_MUTANTS),
         (killers.TEXT, TEXT_MUTANTS),
         (killers.GRAMMAR, GRAMMAR_MUTANTS),

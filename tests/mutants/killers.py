@@ -74,6 +74,11 @@ HIDDEN = Killer(
     lambda case: drafted_workload(case, ("reads hidden",)),
     2000,
 )
+HEADS = Killer(
+    "tests/core/test_speculation.py::test_heads_that_are_right_are_accepted_whole_in_contexts_longer_than_their_room",
+    lambda case: drafted_workload(case, ("eagle", "mtp", "near eagle", "near mtp")),
+    2000,
+)
 OUTPUTS = Killer(
     "tests/core/test_outputs.py::test_whatever_preempts_or_ends_them_the_outputs_are_those_of_the_oracle",
     several_outputs,

@@ -10,7 +10,10 @@ from minillm.core.commit import Committer
 from minillm.core.speculate import rejection, speculator
 from minillm.core.speculate.draft_model import DraftModel
 from minillm.core.speculate.draft_tree import DraftTree
+from minillm.core.speculate.eagle import EagleDrafter
+from minillm.core.speculate.heads import HeadContexts
 from minillm.core.speculate.hidden import HiddenStates
+from minillm.core.speculate.mtp import MtpDrafter
 from minillm.core.speculate.speculator import Speculator
 
 # Killed by workloads that all draft.
@@ -67,6 +70,22 @@ HIDDEN_MUTANTS: dict[str, list[Edit]] = {
     "hidden state of a prompt token": [Edit(HiddenStates, "land", " if draw not in plan.targets]", "]")],
     "hidden states of accepted tokens left out": [
         Edit(Speculator, "accept", "self._hidden.accept(request.request_id, path)", "pass")
+    ],
+}  # fmt: skip
+
+# Killed by workloads on heads that are always right, and on some that are not.
+HEAD_MUTANTS: dict[str, list[Edit]] = {
+    "feature beside its own token": [Edit(EagleDrafter, "grow", "context.end + 1 :]", "context.end : -1]")],
+    "drafted token run at the place before": [Edit(EagleDrafter, "_next", "context.end + drafted", "context.end")],
+    "drafted K/V kept for known": [
+        Edit(EagleDrafter, "grow", "context.length + count, context.end", "context.length + count + 1, context.end")
+    ],
+    "last places not run again": [Edit(MtpDrafter, "grow", "context.tail = states", "context.tail = [] and states")],
+    "module told the token of the one before": [Edit(MtpDrafter, "grow", "position + module + 1", "position + 1")],
+    "known tokens drafted again": [Edit(MtpDrafter, "grow", "max(0, first - len(known))", "0")],
+    "states of the target for every module": [Edit(MtpDrafter, "grow", "hidden = list(self.step(", "(self.step(")],
+    "one room for two requests": [
+        Edit(HeadContexts, "_take_block", "return self._free.pop()", "return self._free[-1]")
     ],
 }  # fmt: skip
 
