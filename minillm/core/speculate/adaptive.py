@@ -17,7 +17,7 @@ _PRIOR_ACCEPTANCE = 0.5
 # Of the weight of what was measured, with each new measurement, so that a change shows within a few steps; and
 # with each step that drafts nothing and so measures nothing: after some tens of them it is tried again.
 _FADE = 0.8
-_IDLE_FADE = 0.98
+_IDLE_FADE = 0.95
 
 
 class LengthPolicy(Protocol):
