@@ -17,21 +17,30 @@ with app.setup:
     from minillm.core.engine import Engine
     from minillm.core.kv_manager import KVManager
     from minillm.core.sampling import SamplingParams
-    from visualizers import notebook
+    from visualizers import block_moments, notebook
     from visualizers.block_manager import VISUALIZER
 
 
 @app.cell
 async def _():
     await notebook.fetch_model("tiny")
-    ui = notebook.controls(VISUALIZER)
+    ui = notebook.controls(VISUALIZER, "block_size", "prefix_caching")
     mo.vstack([notebook.style(), ui.hstack(wrap=True, justify="start")])
     return (ui,)
 
 
 @app.cell
 def _(ui):
-    inputs = notebook.read(VISUALIZER, ui)
+    # The slider ends where the chosen run ends.
+    ended = len(block_moments.run(int(ui["block_size"].value), ui["prefix_caching"].value == "on").moments) - 1
+    moment = notebook.controls(VISUALIZER, "step", end=ended)
+    moment.hstack()
+    return (moment,)
+
+
+@app.cell
+def _(moment, ui):
+    inputs = VISUALIZER.parse({**ui.value, **moment.value})
     data = VISUALIZER.compute(inputs)
     notebook.show(VISUALIZER, data)
     return (inputs,)

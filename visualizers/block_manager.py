@@ -16,12 +16,14 @@ from visualizers.charts import Spec, colour_scale, constant, either, rows, spec
 from visualizers.contract import Choice, Column, Data, Number, Table, Visualizer
 from visualizers.palette import colour
 
-LAST = 65  # moments of the longest of the runs; the shorter ones stay at their end
+LAST = 65  # moments of the longest of the runs; the slider of a shorter one ends earlier
 SLOTS_A_ROW = 16  # a row of the pool, so that a slot lies at the same place whatever the block size
 LONGEST = 48  # tokens that the axis of the tables shows
 SHARED, CACHED = "held by several", "free, content still cached"
 OWNERS = {**{name: f"series-{i + 1}" for i, name in enumerate(NAMES)}, SHARED: "shared", CACHED: "cached"}
+MARK_OFFSET = -14  # pixels from the middle of a table's bar to the mark above it, clear of the labels in it
 GAP = 0.06  # between neighbouring blocks, in slots
+POOL_KEY = ["A: held by A; a: free, but still caching A's content", "coloured as far as its slots are filled"]
 
 
 def compute(inputs: Mapping[str, Any]) -> Data:
@@ -33,7 +35,7 @@ def compute(inputs: Mapping[str, Any]) -> Data:
     held = [b for b in moment.blocks if b.holders]
     cached = sum(bool(b.cached_of) for b in moment.blocks)
     values = {
-        "engine_step": max(moment.step, 0),
+        "engine_step": moment.step + 1,
         "what": moment.what,
         "block_size": size,
         "total_blocks": len(moment.blocks),
@@ -144,7 +146,7 @@ def _pool_chart(size: int) -> Any:
             x="middle:Q", y="id_row:Q", text="id:N"
         ),
         height=height * 38,
-        title=f"Pool: {POOL_SLOTS} slots in blocks of {size}",
+        title=alt.TitleParams(f"Pool: {POOL_SLOTS} slots in blocks of {size}", subtitle=POOL_KEY),
     )
 
 
@@ -168,13 +170,13 @@ def _tables_chart() -> Any:
         blocks.mark_rect().encode(x=x, x2="fill:Q", y=y, color=_owner_colour()),
         blocks.mark_text(fontSize=10, fontWeight="bold").encode(x="at:Q", y=y, text="label:N", color=_ink()),
         requests.transform_filter("datum.known > 0")
-        .mark_tick(color=colour("text"), thickness=2, orient="vertical")
+        .mark_point(shape="triangle-down", color=colour("text"), size=45, yOffset=MARK_OFFSET)
         .encode(x="known:Q", y=y),
         requests.mark_text(align="left", color=colour("muted"), fontSize=11, dx=4).encode(
             x=constant(alt.XDatum, 0), y=y, text="note:N"
         ),
         height=len(JOBS) * 30,
-        title="Block tables (line: tokens known)",
+        title="Block tables (▾ tokens known)",
     )
 
 
@@ -226,7 +228,7 @@ VISUALIZER = Visualizer(
             20,
             0,
             LAST,
-            "How far the run has come: each step of the engine is planned, then lands.",
+            "How far the run has come: each step of the engine is planned, then lands. A run that has ended stays so.",
             instant="grid",
             play=True,
         ),

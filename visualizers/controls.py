@@ -52,8 +52,8 @@ def takes(given: Input) -> str:
     return ", ".join(given.options.values()) if isinstance(given, Choice) else given.range_text()
 
 
-def control_html(given: Input, value: Any, figure_id: str) -> str:
-    """One control with its label, its help and, for a number, the value in words."""
+def control_html(given: Input, value: Any, figure_id: str, end: float | None = None) -> str:
+    """One control with its label, its help and, for a number, the value in words. A slider goes to ``end``."""
     control_id = f"{figure_id}-{given.name}"
     help_id = f"{control_id}-help"
     common = f'data-input="{given.name}" aria-describedby="{help_id}"'
@@ -70,7 +70,7 @@ def control_html(given: Input, value: Any, figure_id: str) -> str:
         )
         field = f'<select id="{control_id}" {common}>{options}</select>'
     elif isinstance(given, Number):
-        positions = stops(given)
+        positions = tuple(v for v in stops(given) if end is None or v <= end)
         text = escape(value_text(given, value))
         field = (
             f'<input type="range" id="{control_id}" {common} min="0" max="{len(positions) - 1}" step="1" '

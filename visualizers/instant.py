@@ -170,6 +170,7 @@ def _input(given: Input) -> dict[str, Any]:
             "high": given.high,
             "integer": given.integer,
             "stops": list(controls.stops(given)),
+            "play": given.play,
             "words": [[value, word] for value, word in given.words.items()],
         }
     if isinstance(given, Choice):

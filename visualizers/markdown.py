@@ -41,14 +41,16 @@ def figure_markdown(snapshot: Snapshot, state: Mapping[str, object], *, page_url
     return "\n\n".join(parts) + "\n"
 
 
-def points(given: Input) -> tuple[Any, ...]:
-    """A few values of an input: both ends and some between. An input that needs a kernel has its default."""
+def points(given: Input, end: float | None = None) -> tuple[Any, ...]:
+    """A few values of an input, to ``end``: both ends and some between. One that needs a kernel has its default."""
     if given.instant == "live":
         return (given.default,)
     if isinstance(given, Choice) or given.instant == "grid":
         every = given.grid()
     else:
         every = controls.stops(given) if isinstance(given, Number) else given.grid()
+    if end is not None:
+        every = tuple(v for v in every if v <= end)
     if isinstance(given, Choice) or len(every) <= _POINTS:
         return every
     picked = {every[round(i * (len(every) - 1) / (_POINTS - 1))] for i in range(_POINTS)}
@@ -81,7 +83,8 @@ def _values(snapshot: Snapshot, state: State) -> str:
 def _points(snapshot: Snapshot, state: State, given: Input) -> str:
     """The values that move with one input, at a few points of it, the others as here."""
     units = snapshot.visualizer.units
-    found = {p: snapshot.at({**state.inputs, given.name: p}).data.values for p in points(given)}
+    end = snapshot.end(given, state.inputs) if isinstance(given, Number) else None
+    found = {p: snapshot.at({**state.inputs, given.name: p}).data.values for p in points(given, end)}
     names = [n for n in units if len({_cell_text(values[n]) for values in found.values()}) > 1]
     title = heading(given.label, given.unit)
     if not names:

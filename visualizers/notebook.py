@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import json
+import math
 import shutil
 import sys
 from collections.abc import Callable, Mapping
@@ -46,14 +47,14 @@ def framed() -> int:
     return int(width) if width.isdecimal() else 0
 
 
-def controls(visualizer: Visualizer, *names: str) -> Any:
+def controls(visualizer: Visualizer, *names: str, end: float = math.inf) -> Any:
     """A marimo dictionary with a control for each input (or for those of ``names``), standing where the address says.
 
-    A value there that the input does not take is left out.
+    A value there that the input does not take is left out. Sliders go no further than ``end``.
     """
     asked = mo.query_params().to_dict()
     chosen = [i for i in visualizer.inputs if not names or i.name in names]
-    return mo.ui.dictionary({i.name: _control(i, _asked(i, asked)) for i in chosen})
+    return mo.ui.dictionary({i.name: _control(i, _asked(i, asked), end) for i in chosen})
 
 
 def read(visualizer: Visualizer, ui: Any) -> dict[str, Any]:
@@ -183,13 +184,14 @@ def _asked(given: Input, asked: Mapping[str, Any]) -> Any:
         return given.default
 
 
-def _control(given: Input, value: Any) -> Any:
+def _control(given: Input, value: Any, end: float = math.inf) -> Any:
     if isinstance(given, Choice):
         options = {text: key for key, text in given.options.items()}
         return mo.ui.dropdown(options, value=given.options[value], label=given.label, allow_select_none=False)
     label = formats.heading(given.label, given.unit)
     if isinstance(given, Number):
-        positions = list(stops(given))
+        positions = [v for v in stops(given) if v <= end]
+        value = min(value, positions[-1])
         if value not in positions:
             positions = sorted([*positions, value]) if given.instant != "grid" else positions
         start = positions[nearest(tuple(positions), value)]

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from html import escape
 
 from visualizers import charts, controls, describe, printed
+from visualizers.contract import Number
 from visualizers.instant import payload_path
 from visualizers.snapshot import FigureError, Snapshot
 
@@ -88,7 +89,10 @@ def _head(snapshot: Snapshot, figure_id: str) -> str:
 
 
 def _controls(snapshot: Snapshot, inputs: Mapping[str, object], figure_id: str) -> str:
-    fields = "".join(controls.control_html(i, inputs[i.name], figure_id) for i in snapshot.visualizer.inputs)
+    ends = {i.name: snapshot.end(i, inputs) for i in snapshot.visualizer.inputs if isinstance(i, Number)}
+    fields = "".join(
+        controls.control_html(i, inputs[i.name], figure_id, ends.get(i.name)) for i in snapshot.visualizer.inputs
+    )
     if not fields:
         return ""
     return (

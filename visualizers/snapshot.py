@@ -71,6 +71,25 @@ class Snapshot:
         """The figure at the defaults overlaid with ``raw``. Raises ``InputError`` for a bad value."""
         return self._state(self.visualizer.parse(raw))
 
+    def end(self, given: Number, inputs: Mapping[str, Any]) -> float:
+        """The stop after which nothing changes, the other inputs being ``inputs``: where a run has ended.
+
+        A moment in time, an input with ``play``, goes no further; any other goes to its highest value.
+        """
+        if not given.play:
+            return given.high
+        *earlier, end = given.grid()
+        last = self._shown(given, end, inputs)
+        for stop in reversed(earlier):
+            if self._shown(given, stop, inputs) != last:
+                break
+            end = stop
+        return end
+
+    def _shown(self, given: Number, value: float, inputs: Mapping[str, Any]) -> Any:
+        state = self.at({**inputs, given.name: value})
+        return state.data, state.table, state.sentence
+
     def spec(self, state: State) -> charts.Spec:
         """The chart of a state, without its data."""
         with expressions.quickly():

@@ -152,6 +152,25 @@ def test_a_slider_plays_to_its_end_and_stops_when_touched(page, site):
     assert slider.get_attribute("aria-valuetext") == "16 tokens"
 
 
+def test_a_moment_ends_where_its_run_ends(page, site):
+    opened(page, site)
+    found = page.evaluate(
+        """async () => {
+            const { Model } = await import("/assets/js/model.js");
+            const stops = [0, 1, 2, 3];
+            const inputs = (play) => [{ name: "run", kind: "choice" }, { name: "moment", kind: "number", stops, play }];
+            const payload = { grid: [["run", ["short", "long"]], ["moment", stops]] };
+            payload.states = [0, 1, 1, 1, 0, 1, 2, 3].map((v) => ({ v }));
+            const ends = (play) => {
+                const model = new Model({ ...payload, inputs: inputs(play) });
+                return ["short", "long"].map((run) => model.end("moment", { run, moment: 0 }));
+            };
+            return [ends(true), ends(false)];
+        }"""
+    )
+    assert found == [[1, 3], [3, 3]]
+
+
 def test_choices_and_grids_move_too(page, site, snapshot):
     opened(page, site)
     page.get_by_role("radio", name="Large").check(force=True)

@@ -13,6 +13,10 @@ from visualizers import block_manager, block_moments
 from visualizers.block_manager import LAST, LONGEST, VISUALIZER
 from visualizers.block_moments import POOL_SLOTS, Run
 from visualizers.block_words import numbered
+from visualizers.contract import Number
+from visualizers.controls import control_html
+from visualizers.markdown import points
+from visualizers.snapshot import Snapshot
 
 SIZES = (1, 4, 16)
 COMBINATIONS = [pytest.param(size, cached, id=f"{size}-{cached}") for size, cached in product(SIZES, (True, False))]
@@ -105,6 +109,21 @@ def test_values_are_those_counted_from_the_picture() -> None:
         assert {row["owner"] for row in [*pool, *tables]} <= set(block_manager.OWNERS)
         assert values["run_computed_tokens"] >= values["computed_tokens"]
         assert block_manager.table(data).rows[0]["request"] == "A"
+
+
+@pytest.mark.usefixtures("on_hash_model")
+@pytest.mark.parametrize(("size", "cached"), COMBINATIONS)
+def test_the_slider_of_each_run_ends_where_it_ends(size: int, cached: bool) -> None:
+    snapshot = Snapshot(VISUALIZER)
+    inputs = VISUALIZER.parse({"block_size": str(size), "prefix_caching": "on" if cached else "off"})
+    step = next(i for i in VISUALIZER.inputs if isinstance(i, Number))
+    end = snapshot.end(step, inputs)
+    assert end == len(hashed(size, cached).moments) - 1
+    assert max(points(step, end)) == end
+    assert f'max="{end}"' in control_html(step, step.default, "f", end)
+    before, last = (snapshot.at({**inputs, "step": moment}).data.values for moment in (end - 1, end))
+    assert not before["what"].startswith("The run has ended")
+    assert last["engine_step"] == last["run_steps"]
 
 
 @pytest.mark.usefixtures("on_hash_model")

@@ -103,6 +103,7 @@ class Figure extends HTMLElement {
         refused.push(problem.message);
       }
     }
+    this.#shorten();
     this.#note(refused.length ? `The address asks for something else: ${refused.join("; ")}.` : "");
   }
 
@@ -135,12 +136,27 @@ class Figure extends HTMLElement {
   #set(name, value) {
     this.#inputs[name] = value;
     this.#control(name);
+    this.#shorten();
     // Several moves within a frame are drawn once.
     cancelAnimationFrame(this.#frame);
     this.#frame = requestAnimationFrame(() => {
       this.#draw();
       this.#send("hb-inputs");
     });
+  }
+
+  /** Lets the slider of a moment end where the run ends that the other inputs choose. */
+  #shorten() {
+    for (const { name, play, stops } of this.#model.inputs.values()) {
+      if (!play) continue;
+      const end = this.#model.end(name, this.#inputs);
+      this.querySelector(`[data-input="${name}"]`).max = end;
+      if (this.#inputs[name] > stops[end]) {
+        this.#inputs[name] = stops[end];
+        publish(this, name, stops[end]);
+      }
+      this.#control(name);
+    }
   }
 
   #reset() {

@@ -95,6 +95,18 @@ export class Model {
     };
   }
 
+  /**
+   * The position of the last stop at which a number still changes the figure, the others being as in `values`:
+   * a moment in time goes no further than its run, whose states from there on are equal.
+   */
+  end(name, values) {
+    const { stops, play } = this.inputs.get(name);
+    const state = (i) => JSON.stringify(this.#payload.states[this.#index({ ...values, [name]: stops[i] })]);
+    let end = stops.length - 1;
+    if (play) while (end > 0 && state(end - 1) === state(end)) end -= 1;
+    return end;
+  }
+
   #index(values) {
     return this.#payload.grid.reduce((index, [name, stops]) => index * stops.length + stops.indexOf(values[name]), 0);
   }
