@@ -45,12 +45,10 @@ def points(given: Input, end: float | None = None) -> tuple[Any, ...]:
     """A few values of an input, to ``end``: both ends and some between. One that needs a kernel has its default."""
     if given.instant == "live":
         return (given.default,)
-    if isinstance(given, Choice) or given.instant == "grid":
-        every = given.grid()
-    else:
-        every = controls.stops(given) if isinstance(given, Number) else given.grid()
-    if end is not None:
-        every = tuple(v for v in every if v <= end)
+    every: tuple[Any, ...] = given.grid()
+    if isinstance(given, Number):
+        numbers = given.grid() if given.instant == "grid" else controls.stops(given)
+        every = tuple(v for v in numbers if end is None or v <= end)
     if isinstance(given, Choice) or len(every) <= _POINTS:
         return every
     picked = {every[round(i * (len(every) - 1) / (_POINTS - 1))] for i in range(_POINTS)}
