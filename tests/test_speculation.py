@@ -21,6 +21,7 @@ from minillm.llm import LLM
 from minillm.models.heads.files import CONFIG
 from minillm.speculation import METHODS, Speculate
 
+HELD_OUT = Path(__file__).parent / "data" / "held_out.txt"
 BOTH = pytest.mark.parametrize("backend", ["numpy", "torch"])
 PROMPTS = ["The state of the", "We must", "My fellow citizens of the House"]
 MODES: dict[str, dict[str, Any]] = {
@@ -192,6 +193,22 @@ def test_the_bundled_models_fit_a_page_and_the_package() -> None:
         assert sizes["tiny"] + sizes[name] <= 5_000_000
         card = (BUNDLED / name / "MODEL_CARD.md").read_text(encoding="utf-8")
         assert all(word in card for word in ("public domain", "MIT", "tools/train_", "loss", "seed"))
+
+
+# Measured when the weights were made; the margin leaves room for other processors' rounding, not for a wrong scale,
+# a transposed matrix or one hidden state in another's place.
+@pytest.mark.parametrize(
+    ("method", "measured"), [("draft", 0.372), ("medusa", 0.141), ("eagle", 0.525), ("mtp", 0.596)]
+)
+def test_acceptance_on_text_that_was_held_out(llms: Any, method: Any, measured: float) -> None:
+    llm = llms["numpy"]
+    llm.restart(method)
+    ids = llm.tokenizer.encode(HELD_OUT.read_text(encoding="utf-8"))
+    for start in range(0, len(ids) - 16, len(ids) // 12):
+        llm.engine.add_request(ids[start : start + 16], SamplingParams(temperature=0, max_tokens=64, ignore_eos=True))
+    for _ in llm.engine.run():
+        pass
+    assert llm.engine.metrics().acceptance_rate == pytest.approx(measured, abs=0.03)
 
 
 BAD: list[tuple[dict[str, Any], str]] = [
