@@ -213,20 +213,22 @@ def test_a_figure_that_moved_offers_to_start_again(page: Page, local: tuple[str,
 @pytest.mark.parametrize(
     ("status", "said"),
     [
-        ({"wasm": False, "reason": "no index answers"}, "Live notebooks are off: no index answers."),
+        ({"wasm": False, "reason": "no index answers"}, "This copy of the site has no live notebooks."),
         ({"local": True, "notebooks": {}}, "This figure has no notebook."),
-        (None, "this site was published without them"),
+        ("{", "The notebook cannot be loaded"),
+        (None, "This copy of the site has no live notebooks."),
     ],
 )
 def test_a_reader_hears_why_there_is_no_live_notebook(
-    page: Page, tmp_path: Path, status: dict[str, object] | None, said: str
+    page: Page, tmp_path: Path, status: dict[str, object] | str | None, said: str
 ) -> None:
     site = write_site(tmp_path / "site", "live-run")
     if status is not None:
         (site / "notebooks").mkdir()
-        (site / "notebooks" / "live.json").write_text(json.dumps(status))
+        (site / "notebooks" / "live.json").write_text(status if isinstance(status, str) else json.dumps(status))
     with served(plain(site)) as address:
         page.goto(address)
         ask_live(page, "live-run")
         expect(page.locator(".hbl-status")).to_contain_text(said)
+        expect(page.locator(".hbl-status")).not_to_contain_text("no index answers")  # that is for the builder
         expect(page.locator("iframe")).to_have_count(0)

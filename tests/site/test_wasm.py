@@ -14,9 +14,12 @@ from urllib.parse import unquote
 
 import pytest
 from live_site import ROOT, Exported, exported, write_project
+from small_book import write_book
 
 from minillm import __version__
 from visualizers.site import browser_wheel, wasm
+from visualizers.site.build import Builder
+from visualizers.site.cli import main
 from visualizers.site.config import Indexes
 from visualizers.site.errors import SiteError
 from visualizers.site.wasm_bundle import for_browser, loaded_files
@@ -199,3 +202,21 @@ def test_an_unchanged_project_is_not_exported_again(export: Exported) -> None:
     again = wasm.export(export.root, export.folder, indexes=export.index.indexes)
     assert again.reused
     assert (export.folder / "live_run.html").stat().st_mtime_ns == before
+
+
+def test_a_build_says_at_its_end_that_no_notebook_will_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Built:
+        documents = ("index.md",)
+
+        def build(self, out: Path, notebooks: Path | None) -> Built:
+            return self
+
+    root = write_book(tmp_path)
+    monkeypatch.setattr(Builder, "of", lambda *_, **__: Built())
+    monkeypatch.setattr(wasm, "export", lambda *_, **__: wasm.ExportResult(False, "no index answers"))
+    for option, reason in (([], "no index answers"), (["--no-notebooks"], "left out by --no-notebooks")):
+        assert main(["--root", str(root), "build", "--out", str(tmp_path / "out"), *option]) == 0
+        last = capsys.readouterr().out.splitlines()[-1]
+        assert last == f"notebooks: none will run in the browser: {reason}"

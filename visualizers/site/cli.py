@@ -73,30 +73,34 @@ def _build(root: Path, options: argparse.Namespace) -> int:
 
     started = time.monotonic()
     builder = Builder.of(root, site_url=options.site_url, generator=get(options.generator))
-    content = builder.build(options.out.resolve(), notebooks=_notebooks(root, options))
+    notebooks, told = _notebooks(root, options)
+    content = builder.build(options.out.resolve(), notebooks=notebooks)
     pages = len(content.documents)
     print(f"site: {pages} pages in {options.out}, {time.monotonic() - started:.1f} s")
+    if told:  # again, since whoever builds looks at the end
+        print(told)
     return 0
 
 
-def _notebooks(root: Path, options: argparse.Namespace) -> Path | None:
-    """Exports the notebooks for the browser, unless told not to; says so where that is not possible."""
+def _notebooks(root: Path, options: argparse.Namespace) -> tuple[Path | None, str]:
+    """Exports the notebooks for the browser, unless told not to; with why none will run there, if none will."""
     from visualizers.site import wasm
     from visualizers.site.config import Indexes
     from visualizers.site.files import locked
 
     folder = root / ".build" / "notebooks"
     if options.no_notebooks:
-        return None
+        return None, "notebooks: none will run in the browser: left out by --no-notebooks"
     given = {"pyodide": options.pyodide_index_url, "pypi": options.pypi_index_url}
     indexes = Indexes(**{name: url for name, url in given.items() if url})
     with locked(root / ".build" / "notebooks.lock", print):
         result = wasm.export(root, folder, indexes=indexes)
     if result.enabled:
         print(f"notebooks: {len(result.notebooks)} run in the browser, {result.bytes / 1e6:.0f} MB for a first visit")
-    else:
-        print(f"notebooks: none will run in the browser: {result.reason}")
-    return folder
+        return folder, ""
+    told = f"notebooks: none will run in the browser: {result.reason}"
+    print(told)
+    return folder, told
 
 
 def _serve(root: Path, options: argparse.Namespace) -> int:

@@ -78,7 +78,7 @@ export class Frame {
   /** Says why there is nothing to run. */
   explain(reason) {
     this.#part("progress").hidden = true;
-    this.#say(`${reason} With the project on your own machine, “make serve” runs them there.`);
+    this.#say(reason);
   }
 
   /** Opens the notebook: `can` is the site's live.json. */

@@ -2,7 +2,7 @@
  * The live level: "Run live" on a figure opens its notebook in a frame below it.
  *
  * On `handbook serve` the notebook runs on a kernel of this machine, on a published site in the browser's own
- * Python; `notebooks/live.json` says which, or why neither. At most one runs on a page.
+ * Python; `notebooks/live.json` says which. At most one runs on a page.
  */
 
 import { Frame } from "./live-frame.js";
@@ -14,13 +14,12 @@ let running = null;
 /** What the site can do, asked once. Never rejects: a site without the file has no live notebooks. */
 const capability = (() => {
   let asked;
-  return () => (asked ??= ask().catch((problem) => ({ reason: problem.message })));
+  return () => (asked ??= ask().catch((problem) => ({ problem: problem.message })));
 })();
 
 async function ask() {
   const response = await fetch(new URL("notebooks/live.json", BASE));
-  if (!response.ok) return { reason: "this site was published without them" };
-  return response.json();
+  return response.ok ? response.json() : {};
 }
 
 document.addEventListener("hb-live", async (event) => {
@@ -33,8 +32,11 @@ document.addEventListener("hb-live", async (event) => {
   const can = await capability();
   if (running !== frame) return; // closed, or another one asked for, while we waited
   const stem = event.detail.name.replaceAll("-", "_");
-  if (!can.local && !can.wasm) {
-    frame.explain(`Live notebooks are off: ${can.reason}.`);
+  if (can.problem) {
+    frame.explain(`The notebook cannot be loaded (${can.problem}).`);
+  } else if (!can.local && !can.wasm) {
+    // Why is in live.json, for whoever built the site; a reader cannot mend it.
+    frame.explain("This copy of the site has no live notebooks. On your own machine, “make serve” in the project runs them.");
   } else if (!can.notebooks?.[stem]) {
     frame.explain("This figure has no notebook.");
   } else {
