@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from typing import Any
 
 import pytest
 from grammar_harness import accepts, byte_vocabulary, ids_of
@@ -70,12 +71,24 @@ def test_what_a_grammar_matches(text: str, matched: list[str], others: list[str]
         ('root ::= root "a" | "a"', "left recursion: root -> root"),
         ('root ::= a "x"\na ::= b? root | "y"\nb ::= [0-9]', "left recursion: root -> a -> root"),
         ('root ::= "a" root', "nothing matches"),
+        ("root ::= " + "(" * 5000 + '"a"' + ")" * 5000, "line 1: groups nest deeper than 50"),
+        ('root ::= "a"{' + "9" * 5000 + "}", "at most 18 digits"),
+        ('root ::= r0\nr999 ::= "a"\n' + "".join(f"r{i} ::= r{i + 1}\n" for i in range(999)), "more than 200 rules"),
+        (b"root", "give the text"),
     ],
 )  # fmt: skip
-def test_what_is_refused_names_the_line(text: str, named: str) -> None:
+def test_what_is_refused_names_the_line(text: Any, named: str) -> None:
     with pytest.raises(GrammarError) as error:
         compile_gbnf(text, BYTES)
     assert named in str(error.value)
+
+
+def test_the_deepest_grammar_that_is_read_can_be_used() -> None:
+    chain = "".join(f"r{i} ::= r{i + 1} [b]?\n" for i in range(198)) + 'r198 ::= "a"\n'
+    groups = "(" * 50 + '"c" | ' + '"d")?' * 50
+    grammar = compile_gbnf(f"root ::= r0 {groups}\n{chain}", BYTES)
+    matched = ["abbb", "a" + "b" * 198, "ad", "ac" + "d" * 49]
+    assert [text for text in [*matched, "acd", "b"] if accepts(grammar, text)] == matched
 
 
 def test_a_random_output_of_the_json_grammar_is_json() -> None:

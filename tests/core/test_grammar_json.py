@@ -308,6 +308,21 @@ def test_what_a_schema_matches(schema: Any, texts: list[str], others: list[str])
         ({"type": "integer", "minimum": 1e300}, "at most 15 digits"),
         ({"type": "number", "exclusiveMaximum": 1234567890123456}, "at most 15 digits"),
         ({"pattern": "^a*$", "maxLength": 50_000}, "more than 1,000 states"),
+        ({"oneOf": [{"const": 1}, {"const": 1.0}]}, "branch 0 and branch 1"),
+        ({"oneOf": [{"enum": [[{"a": 1, "b": 2}]]}, {"enum": [[{"b": 2.0, "a": 1}]]}]}, "branch 0 and branch 1"),
+        ({"allOf": [{"anyOf": [{"minimum": i * j} for i in range(30)]} for j in range(9)]}, "900 pairs of branches"),
+        ({"format": ["date"]}, "it must be one of the supported date, "),
+        ({"minLength": 10**400}, "from 0 to 1,000,000,000,000,000,000"),
+        ('{"minLength": 1e400}', "not JSON"),
+        ('{"maximum": Infinity}', "not JSON"),
+        ({"exclusiveMinimum": float("nan")}, "not JSON"),
+        ({"const": [float("inf")]}, "not JSON"),
+        ({"enum": [b"a"]}, "not JSON"),
+        ({"const": {1, 2}}, "not JSON"),
+        ("[" * 100_000, "nests too deep"),
+        ('{"const":' + "[" * 300 + "]" * 300 + "}", "nests deeper than 300 levels"),
+        ('{"items":' * 299 + "{}" + "}" * 299, "nest deeper than 60"),
+        ('{"allOf":[' * 149 + "{}" + "]}" * 149, "without end"),
         ("{", "not JSON"),
         ("3", "must be an object"),
     ],
@@ -335,6 +350,28 @@ def test_branches_that_exclude_each_other_may_stand_in_one_of(branches: list[Any
     grammar = compile_json_schema({"oneOf": branches}, MIXED)
     for seed in range(8):
         check({"oneOf": branches}, emit(grammar, seed))
+
+
+@pytest.mark.parametrize(
+    ("schema", "text"),
+    [
+        ({"allOf": [{"enum": [1, 2]}, {"enum": [3, 1.0]}]}, "1"),
+        ({"allOf": [{"const": {"a": 1, "b": 2}}, {"const": {"b": 2, "a": 1.0}}]}, '{"a":1,"b":2}'),
+        ({"properties": {1: {"const": {2: (3,)}}}, "required": ["1"]}, '{"1":{"2":[3]}}'),
+        ({"const": 1}, "1"),
+        ({"const": True}, "true"),
+        ({"oneOf": [{"const": True}, {"const": 1}]}, "true"),
+    ],
+)  # fmt: skip
+def test_values_are_compared_and_written_as_json_does(schema: Any, text: str) -> None:
+    grammar = compile_json_schema(schema, BYTES)
+    assert accepts(grammar, text)
+    check(json.loads(json.dumps(schema)), text)
+
+
+def test_the_deepest_schema_that_is_read_can_be_used() -> None:
+    deep = "[" * 299 + "]" * 299
+    assert accepts(compile_json_schema('{"const":' + deep + "}", BYTES), deep)
 
 
 _READ: dict[str, Callable[[str], object]] = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import pytest
 from grammar_harness import accepts, byte_vocabulary
@@ -96,9 +96,12 @@ def test_the_same_texts_as_pythons_engine(part: Part, texts: list[str], cut: int
         (r"[^\x00-\U0010ffff]", r"\U is not supported"),
         (r"[^\d\D]", "no character"),
         ("(?P<name", "missing"),
+        ("a{" + "9" * 5000 + "}", "at most 18 digits"),
+        (b"a", "give a string"),
+        (None, "give a string"),
     ],
 )
-def test_what_is_not_regular_or_not_whole_is_refused_by_name(pattern: str, named: str) -> None:
+def test_what_is_not_regular_or_not_whole_is_refused_by_name(pattern: Any, named: str) -> None:
     with pytest.raises(GrammarError) as error:
         compile_regex(pattern, BYTES)
     assert named in str(error.value)

@@ -33,6 +33,8 @@ _TOKEN = re.compile(
 _ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|(.))", re.DOTALL)
 _NAMED = {"n": "\n", "r": "\r", "t": "\t", "\\": "\\", '"': '"', "[": "[", "]": "]", "^": "^", "-": "-"}
 _ROOT = "root"
+_MAX_GROUPS = 50  # in each other
+_MAX_DIGITS = 18  # of a repetition's bounds
 
 
 class _Token(NamedTuple):
@@ -43,6 +45,8 @@ class _Token(NamedTuple):
 
 def gbnf_rules(text: str) -> Rules:
     """Rules from the text of a grammar file. ``GrammarError`` names the line."""
+    if not isinstance(text, str):
+        raise GrammarError(f"the grammar is {text!r}: give the text of a GBNF file")
     tokens = [*_tokens(text), _Token("end", "the end", text.count("\n") + 1)]
     parser = _Parser(tokens)
     rules = parser.rules()
@@ -70,6 +74,7 @@ class _Parser:
     def __init__(self, tokens: list[_Token]) -> None:
         self._tokens = tokens
         self._at = 0
+        self._depth = 0
 
     def rules(self) -> dict[str, Expr]:
         rules: dict[str, Expr] = {}
@@ -113,7 +118,11 @@ class _Parser:
             return chars(_class(token))
         if token.text == ".":
             return chars(characters.EVERY)
+        self._depth += 1
+        if self._depth > _MAX_GROUPS:
+            raise GrammarError(f"grammar, line {token.line}: groups nest deeper than {_MAX_GROUPS}: name some as rules")
         group = self._alternatives()
+        self._depth -= 1
         if self._tokens[self._at].text != ")":
             raise GrammarError(f"grammar, line {token.line}: the group is not closed: add ')'")
         self._at += 1
@@ -128,6 +137,8 @@ class _Parser:
         if token.kind != "count":
             return None
         low, comma, high = token.text.strip("{}").partition(",")
+        if max(len(low), len(high)) > _MAX_DIGITS:
+            raise self._error(f"a bound of a repetition has at most {_MAX_DIGITS} digits")
         first = int(low) if low.strip() else 0
         last = first if not comma else int(high) if high.strip() else None
         if not (low.strip() or comma) or (last is not None and last < first):

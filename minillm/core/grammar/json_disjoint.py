@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
-from minillm.core.grammar.json_merge import TYPES, Flat, Flattener, Schema
+from minillm.core.grammar.json_merge import TYPES, Flat, Flattener, Schema, identity
 
 
 def kind(value: Any) -> str:
@@ -35,7 +34,7 @@ def are_disjoint(one: Flat, other: Flat, flattener: Flattener, depth: int = 0) -
     if not shared:
         return True
     if "enum" in one and "enum" in other:
-        return not {json.dumps(value) for value in one["enum"]} & {json.dumps(value) for value in other["enum"]}
+        return not {identity(value) for value in one["enum"]} & {identity(value) for value in other["enum"]}
     if shared != {"object"} or depth > 10:
         return False
 

@@ -42,6 +42,8 @@ _SUPPORTED = frozenset(("$id", "$ref", "const", "enum", "type", "required", "pat
     _ARRAY_OF_SCHEMAS, _SHAPE, _TIGHTER
 )
 _MAX_DEPTH = 100
+_MAX_COUNT = 10**18  # of characters and items
+_MAX_BRANCHES = 500  # of several choices that hold at once
 
 
 class Flattener:
@@ -117,10 +119,14 @@ def check(schema: dict[str, Any], where: str) -> None:
         elif key in _TIGHTER:
             is_count = key.endswith(("Length", "Items"))
             is_number = isinstance(argument, (int, float)) and not isinstance(argument, bool)
-            if not is_number or (is_count and (argument < 0 or argument != int(argument))):
-                wrong = "a whole number of 0 or more" if is_count else "a number"
+            if not is_number or (is_count and (not 0 <= argument <= _MAX_COUNT or argument != int(argument))):
+                wrong = f"a whole number from 0 to {_MAX_COUNT:,}" if is_count else "a number"
         elif key == "format":
-            wrong = "" if argument in FORMATS else f"one of the supported {', '.join(FORMATS)}"
+            wrong = (
+                ""
+                if isinstance(argument, str) and argument in FORMATS
+                else f"one of the supported {', '.join(FORMATS)}"
+            )
         elif key in ("$ref", "pattern"):
             wrong = "" if isinstance(argument, str) else "a string"
         if wrong:
@@ -147,13 +153,31 @@ def merge(one: Flat, other: Flat) -> Flat:
         elif key in ("required", "pattern"):
             merged[key] = list(dict.fromkeys([*a, *b]))
         elif key == "enum":
-            kept = {json.dumps(value) for value in b}
-            merged[key] = [value for value in a if json.dumps(value) in kept]
+            kept = {identity(value) for value in b}
+            merged[key] = [value for value in a if identity(value) in kept]
         elif key in ("anyOf", "oneOf"):  # every pair of a branch of one and a branch of the other
+            if len(a) * len(b) > _MAX_BRANCHES:
+                raise GrammarError(
+                    f"{key} with {len(a)} branches and {key} with {len(b)} hold at once, which makes "
+                    f"{len(a) * len(b):,} pairs of branches, the most is {_MAX_BRANCHES}: write out those that can hold"
+                )
             merged[key] = [both(x, y) for x in a for y in b]
     merged.update(_merge_members(one, other))
     merged.update(_merge_items(one, other))
     return merged
+
+
+def identity(value: Any) -> str:
+    """A text that is the same for values that JSON Schema calls equal: 1 and 1.0, or members in another order."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: plain(inner) for key, inner in value.items()}
+        if isinstance(value, list):
+            return [plain(inner) for inner in value]
+        return int(value) if isinstance(value, float) and value.is_integer() else value
+
+    return json.dumps(plain(value), sort_keys=True)
 
 
 def both(one: Schema, other: Schema) -> Schema:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from decimal import Decimal
 from itertools import combinations
 from typing import Any
@@ -45,6 +45,7 @@ _KEYWORDS = {
 }
 _PLACES = 6  # digits after the point of a number with bounds
 _MAX_DEPTH = 60
+_MAX_LEVELS = 300  # of lists and objects in the text of a schema
 
 
 def json_schema_rules(schema: Schema | str) -> Rules:
@@ -53,16 +54,33 @@ def json_schema_rules(schema: Schema | str) -> Rules:
     Raises:
         GrammarError: the schema is no JSON, malformed, uses what is not supported, or allows nothing.
     """
-    if isinstance(schema, str):
-        try:
-            schema = json.loads(schema)
-        except json.JSONDecodeError as error:
-            raise GrammarError(f"the schema is not JSON: {error}") from error
-    if not isinstance(schema, (dict, bool)):
+    found = _read(schema)
+    if not isinstance(found, (dict, bool)):
         raise GrammarError(f"the schema is {schema!r}, it must be an object, true or false")
-    compiler = _Compiler(schema)
-    compiler.rules["root"] = compiler.compile(schema, "#")
+    compiler = _Compiler(found)
+    compiler.rules["root"] = compiler.compile(found, "#")
     return Rules(compiler.rules, "root")
+
+
+def _read(schema: object) -> object:
+    """What JSON makes of a schema, text or parsed: with names for keys, finite numbers, and no values but its own."""
+    try:
+        found = json.loads(schema if isinstance(schema, str) else json.dumps(schema))
+        json.dumps(found, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise GrammarError(f"the schema is not JSON: {error}") from error
+    except RecursionError as error:
+        raise GrammarError("the schema nests too deep to be read: refer to its parts by $ref instead") from error
+    levels = [found]
+    for _ in range(_MAX_LEVELS):
+        levels = [inner for outer in levels for inner in _inner(outer)]
+    if levels:
+        raise GrammarError(f"the schema nests deeper than {_MAX_LEVELS} levels: refer to its parts by $ref instead")
+    return found
+
+
+def _inner(value: object) -> Iterable[object]:
+    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
 
 
 class _Compiler:

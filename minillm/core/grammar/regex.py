@@ -26,6 +26,7 @@ _ANY_BUT_NEWLINE = characters.complement(characters.of("\n"))
 # ECMA-262, which JSON Schema follows, knows more ends of a line than Python: no pattern should rely on them.
 _ANY_BUT_LINE_ENDS = characters.complement(characters.of("\n\r\u2028\u2029"))
 _MAX_REPEAT = 100_000
+_MAX_DIGITS = 18
 
 
 def regex_rules(pattern: str) -> Rules:
@@ -50,6 +51,8 @@ class _Parser:
     """Recursive descent; every method leaves ``_at`` behind what it read."""
 
     def __init__(self, pattern: str, encode: Callable[[Ranges], Expr], search: bool) -> None:
+        if not isinstance(pattern, str):
+            raise GrammarError(f"regular expression {pattern!r}: give a string")
         self._pattern = pattern
         self._encode = encode
         self._search = search
@@ -114,6 +117,8 @@ class _Parser:
         low, comma, high = self._pattern[self._at + 1 : end].partition(",")
         if not all(part == "" or (part.isascii() and part.isdigit()) for part in (low, high)) or not (low or comma):
             return None  # as in Python, any other brace stands for itself
+        if max(len(low), len(high)) > _MAX_DIGITS:
+            raise self._error(f"a bound of a repetition has at most {_MAX_DIGITS} digits")
         self._at = end + 1
         first = int(low or 0)
         return first, (int(high) if high else None) if comma else first

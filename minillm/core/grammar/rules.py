@@ -24,6 +24,8 @@ from minillm.core.grammar.expressions import (
 )
 from minillm.core.grammar.vocabulary import Vocabulary
 
+_MAX_CHAIN = 200  # of rules that begin with each other: far from the end of Python's stack
+
 
 def prepare(rules: Rules, vocabulary: Vocabulary) -> Rules:
     """Rules over bytes, without ``Chars``, in which every part that is left matches some text.
@@ -223,6 +225,11 @@ def first_calls_order(rules: dict[str, Expr]) -> list[str]:
             name, leaving = todo.pop()
             if leaving:
                 done[path.pop()] = None
+            elif len(path) > _MAX_CHAIN:
+                raise GrammarError(
+                    f"{path[0]!r} begins with {path[1]!r}, and so on for more than {_MAX_CHAIN} rules, the last "
+                    f"{name!r}: write some of them out where they are used"
+                )
             elif name in path:
                 cycle = " -> ".join([*path[path.index(name) :], name])
                 raise GrammarError(
