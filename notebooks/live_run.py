@@ -26,7 +26,9 @@ with app.setup:
 async def _():
     await notebook.fetch_model("tiny")
     ui = notebook.controls(VISUALIZER, "prompt", "block_size")
-    length = mo.ui.slider(16, 256, 16, value=160, label="Output tokens", show_value=True)
+    asked = notebook.asked(VISUALIZER, "tokens")
+    lengths = sorted({asked, *range(16, 257, 16)})
+    length = mo.ui.slider(steps=lengths, value=asked, label="Output tokens", show_value=True)
     backends = notebook.backends()
     backend = mo.ui.dropdown(backends, value=next(iter(backends)), label="Computed by", allow_select_none=False)
     start = mo.ui.run_button(label="Run", kind="success")
@@ -51,8 +53,12 @@ def _():
 
 @app.cell
 def _(backend, get_run, length, set_run, set_running, start, ui):
-    # On a page the reader has pressed "Run live" already.
-    if start.value or (notebook.framed() and get_run() is None):
+    # Enter in the prompt runs as the button does; on a page the reader has pressed "Run live" already.
+    before = get_run()
+    entered = before is not None and ui["prompt"].value != before.prompt
+    if start.value or entered or (notebook.framed() and before is None):
+        set_run(None)  # what an earlier prompt gave goes
+        set_running(False)
         inputs = notebook.read(VISUALIZER, ui)
         kind, device = backend.value
         size = int(inputs["block_size"])

@@ -83,7 +83,7 @@ def control_html(given: Input, value: Any, figure_id: str, end: float | None = N
         shown = f'<output for="{control_id}" style="--hbf-letters:{len(widest)}">{text}</output>'
     else:
         field = (
-            f'<input type="text" id="{control_id}" {common} maxlength="{given.max_length}" '
+            f'<input type="text" id="{control_id}" {common} '
             f'value="{escape(str(value))}" autocomplete="off" spellcheck="false">'
         )
     kind = "text" if isinstance(given, Text) else "number" if isinstance(given, Number) else "choice"

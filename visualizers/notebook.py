@@ -25,6 +25,7 @@ from visualizers.contract import Choice, Data, Input, InputError, Number, Visual
 from visualizers.controls import nearest, stops
 from visualizers.tables import markdown_table
 
+NUMBERS_ABREAST = 5  # more stand in two rows of about as many
 IN_BROWSER = sys.platform == "emscripten"
 
 
@@ -37,7 +38,9 @@ def style() -> Any:
     return mo.Html(
         f"<style>:root{{{variables['light']}}} :is(.dark,.dark-theme){{{variables['dark']}}}"
         # marimo pales what is being computed anew, which would flicker in a run that redraws as it goes.
-        " :is(.marimo-output-stale,.marimo-output-loading){opacity:1!important;filter:none!important}</style>"
+        " :is(.marimo-output-stale,.marimo-output-loading){opacity:1!important;filter:none!important}"
+        # A slider's bubble repeats the value beside it, and covers the label above.
+        " :root:has(marimo-slider:is(:hover,:active)) [role=tooltip]{display:none}</style>"
     )
 
 
@@ -57,12 +60,21 @@ def controls(visualizer: Visualizer, *names: str, end: float = math.inf) -> Any:
     return mo.ui.dictionary({i.name: _control(i, _asked(i, asked), end) for i in chosen})
 
 
+def asked(visualizer: Visualizer, name: str) -> Any:
+    """The value of an input that the address gives, without one its default."""
+    given = next(i for i in visualizer.inputs if i.name == name)
+    return _asked(given, mo.query_params().to_dict())
+
+
 def read(visualizer: Visualizer, ui: Any) -> dict[str, Any]:
     """The values of the controls. Where one is not taken (an empty prompt), says so and stops the cells below."""
     try:
         return visualizer.parse(ui.value)
     except InputError as error:
-        mo.stop(True, mo.callout(mo.md(str(error)), kind="warn"))
+        said = str(error)
+        for given in visualizer.inputs:
+            said = said.replace(f"--{given.name} ", f"{given.label} ")  # what a command calls its option
+        mo.stop(True, mo.callout(said, kind="warn"))
         raise  # not reached: stop raises
 
 
@@ -137,12 +149,15 @@ async def fetch_model(name: str) -> str:
 
 def numbers(named: Mapping[str, str]) -> Any:
     """A few results by name, side by side, that do not move while they change."""
+    columns = len(named) if len(named) <= NUMBERS_ABREAST else -(-len(named) // 2)
+    least = f"max(7em,calc((100% - {columns - 1}em)/{columns} - 1px))"
     cells = "".join(
-        f'<div style="flex:1 1 8em"><div style="font-size:.8em;opacity:.8">{escape(name)}</div>'
+        f'<div><div style="font-size:.8em;opacity:.8">{escape(name)}</div>'
         f'<div style="font-size:1.3em;font-weight:600;font-variant-numeric:tabular-nums">{escape(value)}</div></div>'
         for name, value in named.items()
     )
-    return mo.Html(f'<div style="display:flex;flex-wrap:wrap;gap:.5em 1em;margin:.5em 0">{cells}</div>')
+    grid = f"display:grid;gap:.5em 1em;grid-template-columns:repeat(auto-fit,minmax({least},1fr))"
+    return mo.Html(f'<div style="{grid};margin:.5em 0">{cells}</div>')
 
 
 def hidden(element: Any) -> Any:
@@ -196,4 +211,5 @@ def _control(given: Input, value: Any, end: float = math.inf) -> Any:
             positions = sorted([*positions, value]) if given.instant != "grid" else positions
         start = positions[nearest(tuple(positions), value)]
         return mo.ui.slider(steps=positions, value=start, label=label, show_value=True, debounce=False)
-    return mo.ui.text(value=value, label=label, max_length=given.max_length, full_width=True)
+    # Without marimo's own limit, which cuts a text that is too long and says nothing: `read` tells of it.
+    return mo.ui.text(value=value, label=label, full_width=True)

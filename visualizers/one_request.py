@@ -68,7 +68,7 @@ class Run:
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         config = EngineConfig(block_size=block_size, num_blocks=POOL_TOKENS // block_size + 1)
-        self.block_size = block_size
+        self.prompt, self.block_size = prompt, block_size
         self._llm = LLM(MODEL, backend=backend, device=device, config=config)
         self._ids = self._llm.encode(prompt)
         self._params = SamplingParams(max_tokens=max_tokens, temperature=temperature, seed=SEED)

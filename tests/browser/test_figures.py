@@ -171,6 +171,14 @@ def test_a_moment_ends_where_its_run_ends(page, site):
     assert found == [[1, 3], [3, 3]]
 
 
+def test_a_text_that_is_too_long_is_refused_aloud_and_not_cut(page, site):
+    opened(page, site)
+    prompt = page.get_by_role("textbox", name="Prompt")
+    prompt.fill("x" * 201)
+    assert prompt.input_value() == "x" * 201
+    assert page.locator("[data-note]").first.inner_text() == "Prompt takes 1 to 200 characters."
+
+
 def test_choices_and_grids_move_too(page, site, snapshot):
     opened(page, site)
     page.get_by_role("radio", name="Large").check(force=True)

@@ -12,6 +12,7 @@ from playwright.sync_api import Browser, FrameLocator, Page, expect
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
+from visualizers import notebook
 from visualizers.site.files import place_tree
 from visualizers.site.live import SESSION_TTL_S
 from visualizers.site.serve import application
@@ -150,6 +151,30 @@ def test_the_live_run_redraws_while_it_runs_in_the_browser(page: Page, published
     troubles = Troubles(page, published)
     _grows_and_stops(page, published)
     assert troubles == []
+
+
+@pytest.mark.parametrize(("count", "rows"), [(3, [3]), (5, [5]), (6, [3, 3]), (8, [4, 4])])
+def test_a_notebooks_numbers_stand_in_rows_without_a_hole(page: Page, count: int, rows: list[int]) -> None:
+    page.set_viewport_size({"width": 668, "height": 400})
+    page.set_content(notebook.numbers({f"number {i} of some": f"{i} MiB" for i in range(count)}).text)
+    tops = page.evaluate("[...document.querySelectorAll('body > div > div')].map((e) => e.offsetTop)")
+    assert [tops.count(top) for top in sorted(set(tops))] == rows
+
+
+def test_the_live_run_takes_enter_and_says_what_it_does_not_take(page: Page, local: tuple[str, object]) -> None:
+    frame = run_live(page, local[0], "live-run", tokens=20)
+    text, prompt = frame.locator("blockquote").first, frame.get_by_role("textbox").first
+    expect(text).to_be_attached(timeout=STARTED_MS)
+    expect(frame.locator("marimo-slider").first).to_contain_text("20")  # as the figure had it
+    for refused, why in (("", "Prompt is empty"), ("x " * 400, "Prompt has 800 characters, the limit is 600")):
+        prompt.fill(refused)
+        prompt.press("Enter")
+        expect(frame.get_by_text(why)).to_be_visible(timeout=CHANGED_MS)
+        expect(text).not_to_be_attached()  # what an earlier prompt gave is no answer to this one
+    prompt.fill("We must")
+    prompt.press("Enter")
+    expect(text).to_be_attached(timeout=CHANGED_MS)
+    expect(frame.get_by_text("the limit is 600")).not_to_be_attached()
 
 
 @pytest.mark.parametrize("where", ["local", "published"])
