@@ -1,12 +1,12 @@
 """What a token mask costs: JSON schemas over a model's real vocabulary, the engine's own masks beside llguidance's.
 
-    python benchmarks/grammar_mask.py [--model smollm2] [--outputs 8] [--max-tokens 160] [--written FILE]
+    python benchmarks/grammar_mask.py [--model smollm2] [--outputs 6] [--max-tokens 120] [--record FILE]
 
-The model writes outputs for each schema at temperature 1 (seeds 0, 1, ...), which ``--written`` keeps for the next
-run. Then each grammar engine goes through
+The model writes outputs for each schema at temperature 1 (seeds 0, 1, ...). Then each grammar engine goes through
 the same token ids, and of every step the time is taken for the mask and for the state after the token together:
 
-- ``compile_ms``: from the schema to a grammar, the vocabulary's trie not counted (``vocabulary_ms``, once a model).
+- ``compile_ms``: from the schema to a grammar; each engine's tree of the vocabulary (ours: ``vocabulary_ms``) is made
+  once a model and not counted.
 - ``first``: the first output of a new grammar, when nothing is known of any state.
 - ``later``: all other outputs of the same grammar, most of whose states are new as well.
 - ``again``: all outputs once more, so that every mask was made before.
@@ -14,7 +14,8 @@ the same token ids, and of every step the time is taken for the mask and for the
 Times are processor time of the thread; each engine goes first in every other round, and of several rounds (each
 with new grammars) a step counts with its best. Where it flatters: one request at a time, warm caches of the
 processor. Where the two differ: the engine's own masks keep the tokens left in view, llguidance's do not. The last
-line of stdout is JSON.
+line of stdout is JSON. ``--record visualizers/structured_output.json`` writes it, with machine and date, where the
+figure of that name reads it.
 """
 
 from __future__ import annotations
@@ -22,11 +23,16 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
+import os
 import platform
+import shlex
+import sys
 import time
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+
+from decode_speed import cpu_name
 
 from minillm.core.grammar import Grammar, Vocabulary
 from minillm.core.sampling import SamplingParams
@@ -76,6 +82,7 @@ SCHEMAS: dict[str, dict[str, Any]] = {
     },
 }
 ENGINES: tuple[GrammarEngine, ...] = ("minillm", "llguidance")
+PARTS = ("first", "later", "again")
 
 
 def written(llm: LLM, schema: dict[str, Any], num_outputs: int, max_tokens: int) -> list[list[int]]:
@@ -128,48 +135,44 @@ def summary(times: list[float]) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="smollm2")
-    parser.add_argument("--outputs", type=int, default=8)
-    parser.add_argument("--max-tokens", type=int, default=160)
+    parser.add_argument("--outputs", type=int, default=6)
+    parser.add_argument("--max-tokens", type=int, default=120)
     parser.add_argument("--rounds", type=int, default=4)
-    parser.add_argument("--written", type=Path)
-    args = parser.parse_args()
-    llm = LLM(args.model)
-    kept: dict[str, list[list[int]]] = {}
-    if args.written is not None and args.written.exists():
-        kept = json.loads(args.written.read_text())
-    for name in SCHEMAS.keys() - kept.keys():
-        kept[name] = written(llm, SCHEMAS[name], args.outputs, args.max_tokens)
-    if args.written is not None:
-        args.written.write_text(json.dumps(kept))
+    parser.add_argument("--record", type=Path)
+    options = parser.parse_args()
+    llm = LLM(options.model)
     started = time.thread_time_ns()
     vocabulary = vocabulary_of(llm.tokenizer, llm.engine.capacity.vocab_size)
     vocabulary_ms = round((time.thread_time_ns() - started) / 1e6, 1)
-    report: dict[str, Any] = {}
-    print(f"{'':10}{'':12}{'compile ms':>11}" + "".join(f"{n + ' us':>26}" for n in ("first", "later", "again")))
+    results: list[dict[str, Any]] = []
+    print(f"{'':10}{'':12}{'compile ms':>11}" + "".join(f"{n + ', us: median/p99/max':>30}" for n in PARTS))
     for name, schema in SCHEMAS.items():
-        outputs = kept[name]
-        rounds: dict[str, list[dict[str, list[float]]]] = {engine: [] for engine in ENGINES}
-        for number in range(args.rounds):
+        outputs = written(llm, schema, options.outputs, options.max_tokens)
+        rounds: dict[GrammarEngine, list[dict[str, list[float]]]] = {engine: [] for engine in ENGINES}
+        for number in range(options.rounds):
             for engine in ENGINES if number % 2 == 0 else ENGINES[::-1]:
-                rounds[engine].append(round_of(engine, schema, vocabulary, outputs, args.max_tokens))
-        report[name] = {"tokens": sum(map(len, outputs))}
+                rounds[engine].append(round_of(engine, schema, vocabulary, outputs, options.max_tokens))
         for engine, found in rounds.items():
             best = {part: [min(times) for times in zip(*(r[part] for r in found), strict=True)] for part in found[0]}
-            parts = {part: summary(best[part]) for part in ("first", "later", "again")}
+            parts = {part: summary(best[part]) for part in PARTS}
             compile_ms = round(best["compile"][0] / 1e3, 1)
-            report[name][engine] = {"compile_ms": compile_ms, **parts}
-            cells = "".join(f"{'/'.join(f'{us:,.0f}' for us in part.values()):>26}" for part in parts.values())
+            row = {"schema": name, "engine": engine, "steps": sum(map(len, outputs)), "compile_ms": compile_ms}
+            results.append({**row, **parts})
+            cells = "".join(f"{'/'.join(f'{us:,.0f}' for us in part.values()):>30}" for part in parts.values())
             print(f"{name:10}{engine:12}{compile_ms:11,.1f}{cells}")
-    options = {"model": args.model, "outputs": args.outputs, "max_tokens": args.max_tokens, "rounds": args.rounds}
-    about = {
+    report = {
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "machine": platform.machine(),
-        "python": platform.python_version(),
+        "machine": {"cpu": cpu_name(), "python": platform.python_version(), "load_average": os.getloadavg()[0]},
         "llguidance": version("llguidance"),
+        "model": options.model,
         "vocabulary": vocabulary.size,
         "vocabulary_ms": vocabulary_ms,
+        "results": results,
     }
-    print(json.dumps({**about, **options, **report}))
+    if options.record is not None:
+        command = shlex.join(["python", "benchmarks/grammar_mask.py", *sys.argv[1:]])
+        options.record.write_text(json.dumps({"command": command, **report}, indent=2) + "\n")
+    print(json.dumps(report))
 
 
 if __name__ == "__main__":

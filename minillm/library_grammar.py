@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 from minillm.core.grammar import GrammarError, Vocabulary
@@ -46,8 +47,6 @@ class LibraryGrammar:
             ) from error
         self._vocabulary = vocabulary
         text = source if isinstance(source, str) else json.dumps(source)
-        tokens = llguidance.TokenizerWrapper(_Tokens(vocabulary))
-        tokenizer = llguidance.LLTokenizer(tokens, n_vocab=vocabulary.size, eos_token=sorted(vocabulary.eos_ids))
         try:
             if kind == "json_schema":
                 compiled = llguidance.LLMatcher.grammar_from_json_schema(text, overrides=_JSON)
@@ -55,7 +54,7 @@ class LibraryGrammar:
                 compiled = llguidance.grammar_from(kind, text)
         except ValueError as error:
             raise GrammarError(f"llguidance: {error}") from error
-        matcher = llguidance.LLMatcher(tokenizer, compiled, log_level=0)
+        matcher = llguidance.LLMatcher(_tokenizer(vocabulary), compiled, log_level=0)
         if matcher.is_error():
             raise GrammarError(f"llguidance: {matcher.get_error()}")
         self._start = LibraryState(matcher)
@@ -92,6 +91,15 @@ class LibraryGrammar:
     def tokens_to_finish(self, state: LibraryState) -> int:
         """Not known to the library."""
         return 0
+
+
+@lru_cache(maxsize=2)
+def _tokenizer(vocabulary: Vocabulary) -> Any:
+    """The library's tree of all tokens, which takes longer to make than most grammars: once for each vocabulary."""
+    import llguidance
+
+    tokens = llguidance.TokenizerWrapper(_Tokens(vocabulary))
+    return llguidance.LLTokenizer(tokens, n_vocab=vocabulary.size, eos_token=sorted(vocabulary.eos_ids))
 
 
 class _Tokens:

@@ -69,13 +69,13 @@ def logits_after(prompt: str) -> Logits:
     blocks = list(range(1, found.num_blocks + 1))
     logits = found.backend.logits(plan_of([Chunk(ids, blocks)], BLOCK_SIZE))[0].astype(np.float64)
     order = np.argsort(-logits, kind="stable")
-    texts = [_visible(found.tokenizer.token_bytes(int(i))) for i in order[:SHOWN]]
+    texts = [visible(found.tokenizer.token_bytes(int(i))) for i in order[:SHOWN]]
     # Parts of characters look alike: two rows of one name would be drawn as one.
     names = tuple(f"{t} ({i})" if texts.count(t) > 1 else t for t, i in zip(texts, order[:SHOWN], strict=True))
     return Logits(names, logits[order], len(ids))
 
 
-def _visible(raw: bytes) -> str:
+def visible(raw: bytes) -> str:
     """A token as a label: spaces, line ends and broken characters can be seen."""
     text = raw.decode("utf-8", "replace")
     return text.replace(" ", "·").replace("\n", "⏎").replace("\t", "⇥")
