@@ -36,8 +36,7 @@ class Conversation:
         ids = (self._ids if known else []) + self._template.encode(
             messages, self._llm.tokenizer, add_generation_prompt=True, skip_characters=known
         )
-        yield from self._llm.stream(ids, params)
-        request = self._llm.last_request()
+        request = yield from self._llm.stream(ids, params)
         self.messages = [*messages, {"role": "assistant", "content": request.text}]
         output = request.output_ids
         while output and self._llm.tokenizer.is_special(output[-1]):

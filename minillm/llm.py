@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
@@ -46,6 +47,8 @@ class LLM:
         say: Callable[[str], None] = lambda text: None,
         progress: Progress | None = None,
     ) -> None:
+        if not isinstance(config, EngineConfig | None):
+            raise ValueError(f"config is {config!r}: give EngineConfig(...)")
         self.model = model
         resolve = partial(hub.resolve, where=where or Locations(), say=say, progress=progress)
         self._path_of: Callable[[str], Path] = resolve
@@ -64,9 +67,12 @@ class LLM:
     def restart(self, speculate: Method | Speculate | None = None) -> None:
         """A new engine on the same weights: it speculates as said here, and knows nothing of earlier requests."""
         self.speculate = Speculate(speculate) if isinstance(speculate, str) else speculate
+        if not isinstance(self.speculate, Speculate | None):
+            raise ValueError(f"speculate is {speculate!r}: give the name of a method, a Speculate, or None")
         speculation = None
         if self.speculate is not None:
             speculation = speculation_for(self.speculate, self.loaded, self.backend, self._path_of, self._new_backend)
+        self._inboxes: dict[str, deque[Event]] = {}  # of the engine's streams, by request id
         self.engine = Engine(
             self.backend,
             self._config,
@@ -95,8 +101,10 @@ class LLM:
             RequestError: a prompt is empty or longer than the model takes; then none of them runs.
             GrammarError: the grammar is damaged or says what is not supported.
         """
+        if not isinstance(prompts, Iterable):
+            raise RequestError(f"prompts are {prompts!r}: give a text, or a list of texts")
         given_prompts = [prompts] if isinstance(prompts, str) else list(prompts)
-        params = params or SamplingParams()
+        params = _checked(params)
         given = {"json_schema": json_schema, "regex": regex, "gbnf": grammar}
         sources = [(kind, source) for kind, source in given.items() if source is not None]
         if len(sources) + (params.grammar is not None) > 1:
@@ -109,31 +117,47 @@ class LLM:
             prompt if isinstance(prompt, str) else self.tokenizer.decode(ids)
             for prompt, ids in zip(given_prompts, all_ids, strict=True)
         ]
-        for _ in self.engine.run():
-            pass
+        try:
+            for _ in self._steps():
+                pass
+        except BaseException:  # interrupted, for one: nobody will ask for them any more
+            for request in requests:
+                self.engine.abort(request.request_id)
+            raise
         return [
             completion(text, one, self.tokenizer, index)
             for text, request in zip(texts, requests, strict=True)
             for index, one in enumerate(outputs(request))
         ]
 
-    def stream(self, prompt: str | Sequence[int], params: SamplingParams | None = None) -> Iterator[Event]:
-        """Events of one request as they come. Closing the iterator early aborts the request.
+    def stream(
+        self, prompt: str | Sequence[int], params: SamplingParams | None = None
+    ) -> Generator[Event, None, Request]:
+        """Events of one request as they come; it returns the request. Closing the iterator early aborts the request.
+
+        Several streams may be read by turns, and ``generate`` be called between: each event comes to its own.
 
         Raises:
             RequestError: the parameters ask for several outputs, or the prompt cannot be served.
         """
-        params = params or SamplingParams()
+        params = _checked(params)
         if params.num_sequences > 1 or params.beam_width:
             raise RequestError("a stream shows one output as it comes: use generate for n, best_of and beam_width")
         (request,) = self._submit([self._ids(prompt)], params)
+        name, engine, inboxes = request.request_id, self.engine, self._inboxes
+        inbox = inboxes[name] = deque()
+        steps = self._steps()
         try:
-            for event in self.engine.run():
-                if event.request_id == request.request_id:
-                    yield event
+            while bool(inbox) or next(steps, False):
+                while inbox:
+                    yield inbox.popleft()
+                if request.is_finished:
+                    break
+            return request
         finally:
-            if self.engine.abort(request.request_id):
-                self.engine.step()
+            del inboxes[name]
+            if engine.abort(name):
+                _deliver(engine.step(), inboxes)
 
     def compile_grammar(self, kind: Kind, source: Any, engine: GrammarEngine = "minillm") -> Grammar:
         """A grammar for ``SamplingParams.grammar``, to be shared by requests. ``GrammarError`` as ``generate`` does."""
@@ -148,11 +172,18 @@ class LLM:
         ids = self.tokenizer.encode(prompt)
         return [self.tokenizer.bos_id, *ids] if self.tokenizer.adds_bos and self.tokenizer.bos_id is not None else ids
 
+    def _steps(self) -> Iterator[bool]:
+        """Run all that is there, a step at a time, and put the events of streams into their inboxes."""
+        inboxes = self._inboxes
+        for events in self.engine.run_steps():
+            _deliver(events, inboxes)
+            yield True
+
     def _ids(self, prompt: object) -> list[int]:
         """Of a prompt that is text or, as it stands, token ids."""
         if isinstance(prompt, str):
             return self.encode(prompt)
-        if not isinstance(prompt, Sequence):
+        if not isinstance(prompt, Sequence) or isinstance(prompt, (bytes, bytearray)):
             raise RequestError(f"a prompt is text or a sequence of token ids, not {prompt!r}: put it in a list")
         return [*prompt]
 
@@ -181,3 +212,15 @@ class LLM:
             spellings = dict.fromkeys((word, " " + word.lstrip())) if isinstance(word, str) else (word,)
             for spelling in spellings:
                 yield tuple(self.tokenizer.encode(spelling)) if isinstance(spelling, str) else spelling
+
+
+def _checked(params: SamplingParams | None) -> SamplingParams:
+    if not isinstance(params, SamplingParams | None):
+        raise ValueError(f"params is {params!r}: give SamplingParams(...)")
+    return params or SamplingParams()
+
+
+def _deliver(events: Iterable[Event], inboxes: dict[str, deque[Event]]) -> None:
+    for event in events:
+        if event.request_id in inboxes:
+            inboxes[event.request_id].append(event)

@@ -163,11 +163,7 @@ class Engine:
         """
         check_service(self.config, priority, tenant, ttft_slo_s, tpot_slo_s)
         index = len(self.requests)
-        request_id = f"r{index}" if request_id is None else request_id
-        names = [request_id, *(f"{request_id}/{sample}" for sample in range(1, params.num_sequences))]
-        for name in names:
-            if name in self.requests:
-                raise RequestError(f"request id {name!r} is taken: choose another, or leave it out")
+        names = self._lifecycle.names(request_id, params.num_sequences)
         prompt = check_prompt(prompt_ids, self.capacity.vocab_size, self.max_model_len)
         max_total = min(len(prompt) + params.max_tokens, self.max_model_len)
         check_params(params, self.capacity.vocab_size, has_tokenizer=self._tokenizer is not None)
@@ -306,11 +302,16 @@ class Engine:
 
     def run(self) -> Iterator[Event]:
         """Step until every request has ended; sleeps while none has arrived."""
+        for events in self.run_steps():
+            yield from events
+
+    def run_steps(self) -> Iterator[list[Event]]:
+        """Likewise, the events of a step at a time."""
         idle_steps = 0
         while self.has_work():
             steps_before = self.num_steps
             events = self.step()
-            yield from events
+            yield events
             if self.num_steps > steps_before or events:
                 idle_steps = 0
                 continue

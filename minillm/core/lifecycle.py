@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import count
 from typing import Literal
 
 from minillm.core.detokenizer import Detokenizer
-from minillm.core.request import Event, FinishReason, Request
+from minillm.core.request import Event, FinishReason, Request, RequestError
 from minillm.core.scheduler import Scheduler
 from minillm.core.speculate.speculator import Speculator
 from minillm.core.trace import Trace
@@ -26,6 +27,24 @@ class Lifecycle:
         self._speculator = speculator
         self._trace = trace
         self._clock = clock
+
+    def names(self, request_id: str | None, number: int) -> list[str]:
+        """Ids for the ``number`` outputs of one prompt: after ``request_id``, or after one that is free.
+
+        ``RequestError`` if one of them is taken.
+        """
+        if request_id is None:
+            tries = (self._named(f"r{i}", number) for i in count(len(self.requests)))
+            return next(names for names in tries if self.requests.keys().isdisjoint(names))
+        names = self._named(request_id, number)
+        for name in names:
+            if name in self.requests:
+                raise RequestError(f"request id {name!r} is taken: choose another, or leave it out")
+        return names
+
+    @staticmethod
+    def _named(request_id: str, number: int) -> list[str]:
+        return [request_id, *(f"{request_id}/{sample}" for sample in range(1, number))]
 
     def add(self, request: Request, detokenizer: Detokenizer | None) -> None:
         """A request that was checked."""

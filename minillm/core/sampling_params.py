@@ -138,7 +138,7 @@ class SamplingParams:
             if getattr(self, name) is not None:
                 _check_int(name, getattr(self, name), 0, "use 0 for the token alone, None for nothing")
         _check_int("n", self.n, 1, "ask for at least one output")
-        _check_real("length_penalty", self.length_penalty, -math.inf, math.inf, "use 1 for the mean log-probability")
+        _check_real("length_penalty", self.length_penalty, -10.0, 10.0, "use 1 for the mean log-probability")
         if self.beam_width is not None:
             self._check_beams(self.beam_width)
             return

@@ -83,6 +83,17 @@ def test_a_taken_id_and_an_endless_arrival_are_refused() -> None:
         engine.add_request([1], GREEDY, arrival_s=math.nan)
 
 
+@pytest.mark.parametrize("taken", ["r1", "r1/1", "r2"])
+def test_who_brings_no_id_gets_one_that_is_free(taken: str) -> None:
+    engine = engine_of()
+    engine.add_request([1], GREEDY, request_id=taken)
+    for number in (1, 2, 1, 2):
+        engine.add_request([1], SamplingParams(temperature=1, n=number))
+    assert len(engine.requests) == 7
+    list(engine.run())
+    assert all(request.finish_reason == "length" for request in engine.requests.values())
+
+
 def test_a_key_of_tokens_that_the_prompt_has_not_is_refused() -> None:
     engine = engine_of()
     engine.add_request([1, 2, 3], GREEDY, extra_keys=[ExtraKey("image", "x", 2)])

@@ -170,6 +170,7 @@ def test_broken_logits_are_an_error(logits):
         ({"beam_width": 2, "temperature": 0, "stop": ("x",)}, ["stop", "beam search"]),
         ({"beam_width": 2, "temperature": 0, "best_of": 2}, ["best_of", "beam search"]),
         ({"length_penalty": 2.0}, ["length_penalty", "2.0", "beam_width"]),
+        ({"length_penalty": 300.0, "beam_width": 2, "temperature": 0}, ["length_penalty", "300", "-10 to 10"]),
         ({"length_penalty": math.nan, "beam_width": 2, "temperature": 0}, ["length_penalty", "nan", "finite"]),
         ({"max_tokens": 0}, ["max_tokens", "0", "at least 1"]),
         ({"max_tokens": False}, ["max_tokens", "False"]),

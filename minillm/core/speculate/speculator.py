@@ -51,6 +51,8 @@ class Speculation:
             raise ValueError(f"draft_tokens is {self.draft_tokens!r}, it must be a whole number of at least 1")
         if self.verification not in get_args(Verification):
             raise ValueError(f"verification is {self.verification!r}: choose from {', '.join(get_args(Verification))}")
+        if not isinstance(self.adaptive, bool):
+            raise ValueError(f"adaptive is {self.adaptive!r}: use True or False")
         if not self.verify_cost >= 0:
             raise ValueError(f"verify_cost is {self.verify_cost}, it must be 0 or more decode steps a token")
 
