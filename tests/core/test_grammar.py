@@ -6,16 +6,19 @@ import json
 import random
 
 import pytest
-from grammar_harness import audit, byte_vocabulary, ids_of, random_grammar
+from grammar_harness import accepts, audit, byte_vocabulary, ids_of, random_grammar
 from hypothesis import given
 from hypothesis import strategies as st
 from smollm2_vocabulary import gguf_metadata
 
 from minillm.core.grammar import (
+    CompiledGrammar,
     Vocabulary,
     compile_json_schema,
     compile_regex,
 )
+from minillm.core.grammar.expressions import Call, Rules, alt, chars, literal, repeat, seq
+from minillm.core.grammar.rules import prepare
 from minillm.models.tokenizer import load_tokenizer
 
 BYTES = byte_vocabulary()
@@ -79,3 +82,13 @@ def test_what_a_counted_repetition_allows_is_exact_near_its_end(smollm2: Vocabul
             state = after
         expected = [i for i in range(smollm2.size) if grammar.advance(state, i) is not None]
         assert ids_of(grammar.allowed(state)) == expected, f"after {length} letters"
+
+
+def test_equal_parts_are_one_part() -> None:
+    """So that the walks of one string are those of all: each of these is made anew by its rule."""
+    rules = {name: repeat(alt(chars(((97, 122),)), literal("é!")), 0, 9) for name in ("one", "two")}
+    prepared = prepare(Rules({"root": seq(Call("one"), literal("-"), Call("two")), **rules}, "root"), BYTES)
+    assert prepared.rules["one"] is prepared.rules["two"]
+    grammar = CompiledGrammar(prepared, BYTES)
+    assert accepts(grammar, "aé!-zz")
+    assert not accepts(grammar, "aé-zz")

@@ -8,7 +8,7 @@ import pytest
 from adversaries import RandomChain
 from ambiguous_grammars import check_ambiguous, derivations, random_productions
 from grammar_harness import accepts, byte_vocabulary
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from minillm.backends.hash_model import HashModel
@@ -32,6 +32,7 @@ BYTES = byte_vocabulary()
 
 
 @given(st.integers(0, 2**32))
+@example(99)  # two places with one frame, one of which the other returns to
 def test_any_ambiguous_grammar(seed: int) -> None:
     check_ambiguous(seed)
 

@@ -103,9 +103,8 @@ class CompiledGrammar:
 
     def _find_allowed(self, state: State) -> _Allowed:
         by_cost: dict[int, int] = {}
-        everything = {self._walks.all: None}
         # Those who are returned to have lower serial numbers: whoever has the highest one gets no more tokens.
-        todo = {callers.serial: (callers, {frame: everything}) for callers, frame in state.places}
+        todo = {callers.serial: (callers, {frame: {self._walks.all: None}}) for callers, frame in state.places}
         serials = [-serial for serial in todo]
         heapq.heapify(serials)
         num_places = 0

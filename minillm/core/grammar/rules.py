@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Hashable, Iterator, Set
 
 from minillm.core.grammar import characters
 from minillm.core.grammar.expressions import (
+    EMPTY,
     NEVER,
     Alt,
     Bytes,
@@ -34,17 +35,14 @@ def prepare(rules: Rules, vocabulary: Vocabulary) -> Rules:
         GrammarError: a rule is missing or left-recursive, nothing matches at all, or the vocabulary
             cannot spell a literal or any character of a set.
     """
-    done: dict[int, Expr] = {}
-    in_bytes = {name: _rewrite(expr, lambda leaf: _spell(leaf, vocabulary), done) for name, expr in _used(rules)}
+    spell = _Rewriter(lambda leaf: _spell(leaf, vocabulary))
+    in_bytes = {name: spell(expr) for name, expr in _used(rules)}
     productive = _fixpoint(in_bytes, lambda leaf, known: not isinstance(leaf, Call) or leaf.rule in known)
     if rules.root not in productive:
         raise GrammarError("nothing matches: every way through the rules contradicts itself or calls itself forever")
 
-    def prune(leaf: Expr) -> Expr:
-        return NEVER if isinstance(leaf, Call) and leaf.rule not in productive else leaf
-
-    done = {}
-    kept = {name: _rewrite(expr, prune, done) for name, expr in in_bytes.items() if name in productive}
+    prune = _Rewriter(lambda leaf: NEVER if isinstance(leaf, Call) and leaf.rule not in productive else leaf)
+    kept = {name: prune(expr) for name, expr in in_bytes.items() if name in productive}
     first_calls_order(kept)
     return Rules(kept, rules.root)
 
@@ -93,28 +91,54 @@ def _holds(expr: Expr, leaf: Callable[[Expr], bool], memo: dict[int, bool]) -> b
     return memo[key]
 
 
-def _rewrite(expr: Expr, leaf: Callable[[Expr], Expr], done: dict[int, Expr]) -> Expr:
-    """The expression with every leaf replaced. What was shared stays shared, between all that have one ``done``."""
+class _Rewriter:
+    """Replaces every leaf of expressions. Equal parts become one object, so that what is known of one is known of all.
 
-    def visit(node: Expr) -> Expr:
-        tails: list[Seq] = []
-        while isinstance(node, Seq) and id(node) not in done:
+    Keeps what it was given alive, for it knows the parts by their identity.
+    """
+
+    def __init__(self, leaf: Callable[[Expr], Expr]) -> None:
+        self._leaf = leaf
+        self._done: dict[Expr, Expr] = {}
+        self._known: dict[Hashable, Expr] = {b"": EMPTY, ("any of", ()): NEVER}
+
+    def __call__(self, node: Expr) -> Expr:
+        done, tails = self._done, list[Seq]()
+        while isinstance(node, Seq) and node not in done:
             tails.append(node)
             node = node.tail
-        if id(node) not in done:
+        if node not in done:
             match node:
                 case Alt(options):
-                    done[id(node)] = alt(*map(visit, options))
+                    found = alt(*map(self, options))
                 case Repeat(body, low, high):
-                    done[id(node)] = repeat(visit(body), low, high)
+                    found = repeat(self(body), low, high)
                 case _:
-                    done[id(node)] = leaf(node)
-        result = done[id(node)]
+                    found = self._leaf(node)
+            done[node] = self._one_of_equals(found)
+        result = done[node]
         for tail in reversed(tails):
-            result = done[id(tail)] = seq(visit(tail.head), result)
+            result = done[tail] = self._one_of_equals(seq(self(tail.head), result))
         return result
 
-    return visit(expr)
+    def _one_of_equals(self, node: Expr) -> Expr:
+        key: Hashable
+        match node:
+            case Bytes(data):
+                key = data
+            case ByteSet(mask):
+                key = mask
+            case Seq(head, tail):
+                key = (head, tail)
+            case Repeat(body, low, high):
+                key = (body, low, high)
+            case Alt(options):
+                key = ("any of", options)
+            case Call(rule):
+                key = ("call", rule)
+            case _:
+                return node
+        return self._known.setdefault(key, node)
 
 
 def _spell(leaf: Expr, vocabulary: Vocabulary) -> Expr:

@@ -24,7 +24,6 @@ from minillm.core.grammar.vocabulary import ROOT, Vocabulary
 _MAX_WALKS = 4096  # for 49 k tokens a mask has 6 KB
 _MAX_LOOPS = 512
 _BIG_SUBTREE = 48  # tokens under a node that make it worthwhile to look whether all of them may come
-_FEW_BYTES = 4  # so few may be read: their nodes are looked up and not searched for
 _MANY_FORESTS = 8  # together they are walked as one
 
 _Key = TypeVar("_Key", bound=Hashable)
@@ -208,10 +207,10 @@ class Walks:
         return Walk(masks, (Forest(beyond, trie),) if beyond else ())
 
     def _entries(self, forest: Forest, frame: Frame) -> Iterator[int]:
-        """The nodes right under those of the forest whose byte the frame may read."""
+        """The nodes right under those of the forest whose byte the frame may read: looked up where they are few."""
         trie, first, alike = self._vocabulary, frame.first, self._automaton.alike
         wanted = [byte for byte in range(256) if first >> alike[byte] & 1]
-        if len(wanted) <= _FEW_BYTES:
+        if sum(len(trie.nodes_of[byte]) for byte in wanted) <= len(forest.nodes):
             nodes = set(forest.nodes)
             for byte in wanted:
                 yield from (node for node in trie.nodes_of[byte] if trie.parent[node] in nodes)
