@@ -134,7 +134,7 @@ The [cache](../basics/cache.md).
 
 ## Try it
 
-1. Try.
+1. Try `--min-p 0.1, --seed 7` in `minillm/backends` or `llama-3-8b`.
 """
 
 BIBLIOGRAPHY = """\

@@ -140,6 +140,46 @@ def test_a_page_is_quiet_accessible_and_fits(browser: Browser, address: str, url
     context.close()
 
 
+BROKEN = """(width) => {
+    const item = [...document.querySelectorAll(".md-content li")].find((e) => e.textContent.includes("--seed"));
+    // A cell beside a long one is pressed as far as its words allow.
+    item.dataset.code ??= item.querySelector("code").parentElement.innerHTML;
+    item.innerHTML = `<table><tr><td>${item.dataset.code}</td><td>${"of words ".repeat(40)}</td></tr></table>`;
+    item.style.width = `${width}px`;
+    const broken = [];
+    for (const code of item.querySelectorAll("code")) {
+        const walker = document.createTreeWalker(code, NodeFilter.SHOW_TEXT);
+        const range = document.createRange();
+        for (let node = walker.nextNode(), before = null; node; node = walker.nextNode()) {
+            for (let i = 0; i < node.length; i += 1) {
+                range.setStart(node, i);
+                range.setEnd(node, i + 1);
+                const here = /[^ /]/.test(node.data[i]) ? range.getBoundingClientRect().top : null;
+                if (before !== null && here !== null && here > before + 3) broken.push(node.data);
+                before = here;
+            }
+        }
+    }
+    return broken;
+}"""
+
+
+def test_words_of_code_do_not_break_and_the_copy_button_lies_beside_the_code(page: Page, address: str) -> None:
+    page.set_viewport_size({"width": 390, "height": 800})
+    page.goto(f"{address}serving/paging/")
+    for width in range(170, 330, 4):
+        assert page.evaluate(BROKEN, width) == [], width
+    page.locator(".md-code__nav").first.wait_for()
+    apart = page.evaluate(
+        """() => {
+            const button = document.querySelector(".md-code__nav");
+            const code = button.closest("pre").querySelector("code");
+            return button.getBoundingClientRect().left - code.getBoundingClientRect().right;
+        }"""
+    )
+    assert apart >= 0
+
+
 def test_every_formula_of_the_book_is_whole(page: Page) -> None:
     """A box that scrolls sideways clips above and below: exponents in a numerator stand out of their line."""
     formulas = [token.text for p in load(ROOT).pages for token in p.tokens if token.kind == "math_block"]

@@ -29,6 +29,7 @@ class Facts:
         return f"{self.number} {self.title}".strip()
 
 
+WORD_LETTERS = 24  # of code that stays on one line: the narrowest page holds that many
 FONT = "assets/fonts/source-serif-4.woff2"
 
 _TITLE = re.compile(r"<title>.*?</title>", re.DOTALL)
@@ -36,6 +37,7 @@ _TITLE = re.compile(r"<title>.*?</title>", re.DOTALL)
 _DROPPED = re.compile(r'[ \t]*<(?:meta name="(?:description|generator)"|link rel="canonical")[^>]*>\n?')
 _HEADING = re.compile(r"(<h1[^>]*>.*?</h1>)", re.DOTALL)
 _SEARCH = 'data-md-component="search" role="dialog"'
+_CODE = re.compile(r"(?<!<pre>)<code>([^<]*-[^<]*)</code>")
 _NOT_FOUND = re.compile(r"<h1>404 - Not found</h1>")
 
 
@@ -52,7 +54,7 @@ def page(html: str, facts: Facts, project: Project) -> str:
             f'<link rel="alternate" type="text/markdown" title="Markdown" href="{escape(twin)}">',
         )
     )
-    html = _relative_links(html, here, project)
+    html = _CODE.sub(lambda m: f"<code>{_whole_words(m[1])}</code>", _relative_links(html, here, project))
     html = _TITLE.sub(lambda _: f"<title>{escape(name)}</title>", _DROPPED.sub("", html), count=1)
     # The theme's search is a dialog without a name.
     html = html.replace(_SEARCH, f'{_SEARCH} aria-label="Search"', 1)
@@ -65,6 +67,15 @@ def page(html: str, facts: Facts, project: Project) -> str:
     else:
         html = _HEADING.sub(lambda m: _head(facts, twin) + m.group(), html, count=1)
     return html.replace("</article>", _closing(facts, project) + "</article>", 1)
+
+
+def _whole_words(code: str) -> str:
+    """Inline code whose words do not break at a hyphen: ``--min-p`` is one word."""
+    return re.sub(
+        r"\S+",
+        lambda m: f'<span class="hb-word">{m[0]}</span>' if "-" in m[0] and len(m[0]) <= WORD_LETTERS else m[0],
+        code,
+    )
 
 
 def _relative_links(html: str, here: str, project: Project) -> str:
