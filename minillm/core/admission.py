@@ -46,9 +46,15 @@ def check_prompt(prompt_ids: Sequence[int], vocab_size: int, max_model_len: int)
     return prompt
 
 
-def check_extra_keys(keys: Sequence[ExtraKey], num_prompt: int) -> tuple[ExtraKey, ...]:
-    """The keys, if they start within the prompt; else ``RequestError``."""
+def check_extra_keys(keys: Sequence[ExtraKey], salt: str | None, num_prompt: int) -> tuple[ExtraKey, ...]:
+    """The keys, if they start within the prompt and the salt can be one; else ``RequestError``."""
+    try:
+        _ = None if salt is None else ExtraKey("salt", salt)
+    except ValueError as error:
+        raise RequestError(str(error)) from None
     for key in keys:
+        if not isinstance(key, ExtraKey):
+            raise RequestError(f"extra_keys has {key!r}: give ExtraKey(kind, value)")
         if key.start >= num_prompt:
             raise RequestError(
                 f"{key.kind} key starts at token {key.start}, the prompt has {num_prompt:,}: "

@@ -16,6 +16,7 @@ from typing import Literal, get_args
 Hash = Callable[[bytes], bytes]
 ExtraKind = Literal["salt", "adapter", "image"]
 TOKEN_BYTES = array("I").itemsize
+MAX_TOKEN_ID = (1 << 8 * TOKEN_BYTES) - 1
 
 
 def digest128(data: bytes) -> bytes:
@@ -38,6 +39,16 @@ class ExtraKey:
     def __post_init__(self) -> None:
         if self.kind not in get_args(ExtraKind):
             raise ValueError(f"extra key of kind {self.kind!r}: choose from {', '.join(get_args(ExtraKind))}")
+        if not isinstance(self.value, str):
+            raise ValueError(f"{self.kind} key of value {self.value!r}: give a string, of bytes their digest in hex")
+        try:
+            self.value.encode()
+        except UnicodeEncodeError:
+            raise ValueError(
+                f"{self.kind} key of value {self.value!r}: half a surrogate pair is no character"
+            ) from None
+        if isinstance(self.start, bool) or not isinstance(self.start, int):
+            raise ValueError(f"{self.kind} key at token {self.start!r}: give a whole number")
         if self.start < 0 or (self.kind != "image" and self.start):
             raise ValueError(
                 f"{self.kind} key at token {self.start}: an image starts at the first of its tokens, anything else at 0"

@@ -174,7 +174,7 @@ class Engine:
         arrival_s = self.clock() if arrival_s is None else arrival_s
         # A seed of its own, so that equal prompts without a seed draw differently.
         seed = params.seed if params.seed is not None else int(uniform(self.config.seed, index) * 2**53)
-        stop_ids, extra_keys = self._stop_ids(params), check_extra_keys(extra_keys, len(prompt))
+        stop_ids, extra_keys = self._stop_ids(params), check_extra_keys(extra_keys, salt, len(prompt))
         requests = [
             Request(
                 request_id=name,

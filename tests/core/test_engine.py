@@ -94,6 +94,17 @@ def test_who_brings_no_id_gets_one_that_is_free(taken: str) -> None:
     assert all(request.finish_reason == "length" for request in engine.requests.values())
 
 
+@pytest.mark.parametrize("fields", [{"salt": 5}, {"salt": b"x"}, {"salt": "\ud800"}, {"extra_keys": ["adapter"]}])
+def test_a_salt_that_cannot_be_hashed_ends_nobody_elses_request(fields: dict[str, Any]) -> None:
+    engine = engine_of()
+    other = engine.add_request([1], GREEDY)
+    with pytest.raises(RequestError, match=r"salt key of value|extra_keys has 'adapter'"):
+        engine.add_request([1], GREEDY, **fields)
+    list(engine.run())
+    assert other.finish_reason == "length"
+    assert len(engine.requests) == 1
+
+
 def test_a_key_of_tokens_that_the_prompt_has_not_is_refused() -> None:
     engine = engine_of()
     engine.add_request([1, 2, 3], GREEDY, extra_keys=[ExtraKey("image", "x", 2)])

@@ -221,6 +221,12 @@ def test_keys_that_cannot_be_are_refused() -> None:
         ExtraKey("image", "x", -1)
     with pytest.raises(ValueError, match=r"salt key at token 3: .* anything else at 0"):
         ExtraKey("salt", "x", 3)
+    for value in (5, b"x", None, "\ud800"):
+        with pytest.raises(ValueError, match="adapter key of value"):
+            ExtraKey("adapter", value)  # type: ignore[arg-type]
+    for start in (0.5, True, "1"):
+        with pytest.raises(ValueError, match="give a whole number"):
+            ExtraKey("image", "x", start)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("ahead", [0, 1, 2, 4])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import subprocess
@@ -153,8 +154,31 @@ def test_what_cannot_be_is_refused_with_a_way_out() -> None:
         make_policy("best")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="prefix_weight is -1"):
         PrefixAware(SentPrefixes(2, 9), -1)
+    for weight in (math.inf, math.nan):
+        with pytest.raises(ValueError, match="prefix_weight is"):
+            PrefixAware(SentPrefixes(2, 9), weight)
     with pytest.raises(ValueError, match="max_blocks is 0"):
         SentPrefixes(2, 0)
+    with pytest.raises(ValueError, match="block_size is 0"):
+        SentPrefixes(0, 2)
+    with pytest.raises(ValueError, match="block_size is 0"):
+        HeardPrefixes(0)
+    for sizes in ({"points": 0}, {"prompt_tokens": 0}):
+        with pytest.raises(ValueError, match="take 1 or more of each"):
+            ConsistentHash(**sizes)
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_a_request_that_is_none_is_refused_and_the_oddest_that_is_one_is_routed(name: PolicyName) -> None:
+    router = Router(make_policy(name, SentPrefixes(2, 9) if name == "prefix_aware" else None), "ab", slack=math.inf)
+    with pytest.raises(RouterError, match="'x' has -9 max_tokens"):
+        router.route(incoming("x", max_tokens=-9))
+    for bad in (-1, 2**40):
+        with pytest.raises(RouterError, match="'x' has token ids under 0 or above"):
+            router.route(incoming("x", (1, bad)))
+    assert router.route(incoming("nothing", (), max_tokens=0)) == router.worker_of("nothing")
+    router.route(incoming("half a character", session="\ud800"))
+    router.check()
 
 
 def test_check_finds_damage() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from core_harness import make_engine
@@ -286,6 +287,43 @@ def test_a_damaged_block_ends_the_lease_and_costs_a_recompute(monkeypatch: pytes
     assert pair.source.counts == {"stale": 1}
 
 
+@pytest.mark.parametrize("error", [OSError("no space left on device"), ValueError("a block of another size")])
+def test_blocks_that_cannot_be_written_cost_a_recompute(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    def fill(*_: object) -> None:
+        raise error
+
+    pair = Pair()
+    monkeypatch.setattr(pair.decode_model, "write_blocks", fill)
+    pair.intake.submit("r", PROMPT, GREEDY, ["p"], 0.0)
+    assert run_to_the_end(pair) == expected()
+    assert pair.intake.importer.counts == {"unwritten": 1, "failed": 1}
+    assert not pair.intake.importer.num_held
+
+
+def test_what_is_no_prompt_reaches_no_source_and_what_reaches_one_is_answered() -> None:
+    pair = Pair()
+    salts: list[Any] = [5, "\ud800", b"x"]
+    for number, salt in enumerate(salts):
+        pair.intake.submit(f"s{number}", PROMPT, GREEDY, ["p"], 0.0, salt=salt)
+        assert "salt key of value" in pair.intake.refused[f"s{number}"]
+    prompts: list[Any] = [[-1, 1], [2**40], "text", None, [0.5, 1], []]
+    for number, prompt in enumerate(prompts):
+        pair.intake.submit(f"p{number}", prompt, GREEDY, ["p"], 0.0)
+        assert "prompt" in pair.intake.refused[f"p{number}"]
+    assert not pair.network.log
+    for tokens in ((-1, 1), (2**40, 1), (0.5, 1), ("a", "b")):
+        pair.source.on_message(Ask("d", "t", Prefix(tokens), pair.store.layout), 0.0)  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="ids are whole numbers"):
+            pair.intake.importer.pull("t", "p", Prefix(tokens), 0.0)  # type: ignore[arg-type]
+    assert pair.source.counts == {"ignored": 4}
+    assert pair.sent(Gone) == [Gone("p", "t", 0)] * 4
+    pair.intake.submit("r", PROMPT, GREEDY, ["p"], 0.0)
+    assert run_to_the_end(pair) == expected()
+    with pytest.raises(RequestError, match="'r' is taken"):
+        pair.intake.submit("r", PROMPT, GREEDY, ["p"], 0.0)
+    assert not pair.intake.num_waiting
+
+
 def test_what_cannot_be_is_refused() -> None:
     pair = Pair()
     pair.intake.submit("r", PROMPT, GREEDY, ["p"], 0.0)
@@ -294,7 +332,6 @@ def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(ValueError, match="each its own name"):
         pair.intake.importer.pull("r from p, boot 0", "p", Prefix((1, 1)), 0.0)
     pair.intake.submit("long", [0] * 20, GREEDY, ["p"], 0.0)
-    pair.network.deliver(0.0)
     assert "prompt has 20 tokens" in pair.intake.refused["long"]
     plain, _ = make_engine(EngineConfig(num_blocks=9, prefix_caching=False))
     with pytest.raises(ValueError, match="prefix_caching is off"):

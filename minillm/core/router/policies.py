@@ -7,6 +7,7 @@ first. Where hashes are taken they are SHA-256, so that every process and every 
 from __future__ import annotations
 
 import hashlib
+import math
 from bisect import bisect_left, insort
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -119,6 +120,8 @@ class ConsistentHash(RoutingPolicy):
 
     def __init__(self, points: int = 64, prompt_tokens: int = 256) -> None:
         """``points`` of each worker on the ring; ``prompt_tokens`` are hashed of a prompt without a session."""
+        if points < 1 or prompt_tokens < 1:
+            raise ValueError(f"{points} points and {prompt_tokens} prompt_tokens: take 1 or more of each")
         self._points = points
         self._prompt_tokens = prompt_tokens
         self._ring: list[tuple[int, str]] = []
@@ -151,8 +154,8 @@ class PrefixAware(RoutingPolicy):
 
     def __init__(self, prefixes: Prefixes, prefix_weight: float = 1.0) -> None:
         """``prefix_weight``: how many tokens of load a cached prompt token outweighs; 0 is least loaded."""
-        if not prefix_weight >= 0:
-            raise ValueError(f"prefix_weight is {prefix_weight}: take 0 (caches do not count) or more")
+        if not 0 <= prefix_weight < math.inf:
+            raise ValueError(f"prefix_weight is {prefix_weight}: take 0 (caches do not count) or more, and finite")
         self.prefixes = prefixes
         self._weight = prefix_weight
 
@@ -191,4 +194,4 @@ def _least_loaded(candidates: Sequence[Worker]) -> Worker:
 
 
 def _hash(text: str) -> int:
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
+    return int.from_bytes(hashlib.sha256(text.encode(errors="surrogatepass")).digest()[:8], "big")

@@ -35,6 +35,7 @@ class SentPrefixes:
 
     def __init__(self, block_size: int, max_blocks: int, hash_function: Hash = digest128) -> None:
         """``max_blocks`` are remembered of each worker, those used last: take the size of its pool."""
+        _check_size(block_size)
         if max_blocks < 1:
             raise ValueError(f"max_blocks is {max_blocks}: take the number of blocks of a worker's pool")
         self._size = block_size
@@ -70,6 +71,7 @@ class HeardPrefixes:
 
     def __init__(self, block_size: int, hash_function: Hash = digest128) -> None:
         """Both are the workers'."""
+        _check_size(block_size)
         self._size = block_size
         self._hash = hash_function
         self._replicas: dict[str, PrefixReplica] = {}
@@ -121,3 +123,8 @@ def _known_blocks(keys: BlockKeys, num_blocks: int, known: Container[bytes]) -> 
     while count < num_blocks and keys.digest(count) in known:
         count += 1
     return count
+
+
+def _check_size(block_size: int) -> None:
+    if block_size < 1:
+        raise ValueError(f"block_size is {block_size}: take that of the workers, 1 or more")

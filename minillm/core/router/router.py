@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from minillm.core.block_keys import ExtraKey
+from minillm.core.block_keys import MAX_TOKEN_ID, ExtraKey
 
 if TYPE_CHECKING:
     from minillm.core.router.policies import RoutingPolicy
@@ -102,11 +102,18 @@ class Router:
         return lost
 
     def route(self, request: Incoming) -> str:
-        """Choose a worker, and count the request as there until ``finish``. ``RouterError`` if no worker is healthy."""
+        """Choose a worker, and count the request as there until ``finish``.
+
+        ``RouterError`` if no worker is healthy, or for what is no request.
+        """
         if request.request_id in self._places:
             raise RouterError(
                 f"request {request.request_id!r} is at {self._places[request.request_id]!r} already: finish it first"
             )
+        if request.max_tokens < 0:
+            raise RouterError(f"request {request.request_id!r} has {request.max_tokens} max_tokens: give 0 or more")
+        if request.token_ids and not 0 <= min(request.token_ids) <= max(request.token_ids) <= MAX_TOKEN_ID:
+            raise RouterError(f"request {request.request_id!r} has token ids under 0 or above {MAX_TOKEN_ID:,}")
         candidates = self.candidates(request)
         if not candidates:
             raise RouterError(f"none of {len(self._workers)} workers is healthy: try again when one has come back")
@@ -121,7 +128,8 @@ class Router:
         """The healthy workers within the bound: one or more while any is healthy, for the least is within the mean."""
         healthy = [worker for worker in self._workers.values() if worker.is_healthy]
         total = sum(worker.load_tokens for worker in healthy) + request.num_tokens
-        return [worker for worker in healthy if worker.load_tokens * len(healthy) <= self.slack * total]
+        bound = self.slack * total if total else 0  # an endless slack times nothing would be no number
+        return [worker for worker in healthy if worker.load_tokens * len(healthy) <= bound]
 
     def finish(self, request_id: str) -> bool:
         """A request has ended; False, and nothing done, if it is nowhere: late news of a lost one is no error."""

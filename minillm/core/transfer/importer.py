@@ -56,7 +56,7 @@ class Importer:
         self._on_end = on_end
         self._pulls: dict[str, _Pull] = {}
         self._held: dict[str, float] = {}  # transfers that are done -> until when what came is held
-        self.counts: Counter[str] = Counter()  # "done", "failed", "timeout", "ignored"
+        self.counts: Counter[str] = Counter()  # "done", "failed", of these "timeout" and "unwritten", and "ignored"
 
     @property
     def num_pulls(self) -> int:
@@ -75,6 +75,7 @@ class Importer:
         """Begin to get what ``source`` has of a prefix. A name is used once, restarts included."""
         if transfer in self._pulls or transfer in self._held:
             raise ValueError(f"transfer {transfer!r} is under way or held: give each its own name")
+        prefix.check()
         self._pulls[transfer] = pull = _Pull(source, prefix, now_s + self._timeout_s, now_s)
         self._ask(transfer, pull, now_s)
 
@@ -140,7 +141,12 @@ class Importer:
             pull.state = PullState.COMPLETE
             self._send(pull.source, Done(self.name, transfer, pull.lease))
         if pull.state is PullState.COMPLETE and self._store.is_settled(self._holder(transfer)):
-            self._store.fill(self._holder(transfer), pull.prefix, pull.payloads)
+            try:
+                self._store.fill(self._holder(transfer), pull.prefix, pull.payloads)
+            except (OSError, ValueError):  # a full disk, or blocks of another size: it does without
+                self.counts["unwritten"] += 1
+                self._fail(transfer, now_s)
+                return
             del self._pulls[transfer]
             self._held[transfer] = now_s + self._hold_s
             self.counts["done"] += 1

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from minillm.core.admission import check_extra_keys, check_prompt
 from minillm.core.block_keys import ExtraKey
 from minillm.core.engine import Engine
 from minillm.core.request import Request, RequestError, Status
@@ -72,9 +73,17 @@ class Intake:
         """
         if request_id in self._waiting:
             raise RequestError(f"request id {request_id!r} waits already: choose another")
-        salt = options.get("salt")
+        if request_id in self._engine.requests:
+            raise RequestError(f"request id {request_id!r} is taken: choose another")
+        salt, keys = options.get("salt"), options.get("extra_keys", ())
+        try:
+            prompt = check_prompt(prompt_ids, self._engine.capacity.vocab_size, self._engine.max_model_len)
+            check_extra_keys(keys, salt, len(prompt))
+        except RequestError as error:
+            self.refused[request_id] = str(error)
+            return
         salts = () if salt is None else (ExtraKey("salt", salt),)
-        prefix = Prefix(tuple(prompt_ids), (*salts, *options.get("extra_keys", ())))
+        prefix = Prefix(tuple(prompt), (*salts, *keys))
         waiting = self._waiting[request_id] = _Waiting(prompt_ids, params, options, prefix, list(sources))
         self._next(request_id, waiting, now_s)
 

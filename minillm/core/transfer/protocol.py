@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
-from minillm.core.block_keys import BlockKeys, ExtraKey, digest128
+from minillm.core.block_keys import MAX_TOKEN_ID, BlockKeys, ExtraKey, digest128
 
 
 class Prefix(NamedTuple):
@@ -28,6 +28,12 @@ class Prefix(NamedTuple):
 
     token_ids: tuple[int, ...]
     extras: tuple[ExtraKey, ...] = ()  # a salt included
+
+    def check(self) -> None:
+        """``ValueError`` for what is no token id. Whoever gets a prefix from outside asks before it looks for keys."""
+        for token_id in self.token_ids:
+            if not isinstance(token_id, int) or not 0 <= token_id <= MAX_TOKEN_ID:
+                raise ValueError(f"the prefix has token {token_id!r}: ids are whole numbers from 0 to {MAX_TOKEN_ID:,}")
 
     def keys(self, block_size: int) -> BlockKeys:
         return BlockKeys(self.token_ids, self.extras, block_size, digest128)
@@ -107,7 +113,10 @@ class BlockStore(Protocol):
         """Whether whatever was to read or write the reserved room before has done so."""
 
     def fill(self, holder: str, prefix: Prefix, payloads: dict[int, bytes]) -> None:
-        """Write the others, by place, and cache them. They stay held."""
+        """Write the others, by place, and cache them. They stay held.
+
+        ``OSError`` or ``ValueError``, and nothing but whole blocks cached, if they cannot be written.
+        """
 
     def drop(self, holder: str) -> None:
         """Let go of what ``holder`` holds or has reserved, if anything."""

@@ -35,7 +35,11 @@ class Source:
         return len(self._leases)
 
     def offer(self, transfer: str, to: str, prefix: Prefix, now_s: float) -> bool:
-        """Lease what is here of the prefix, and say so. False if nothing is, or too much is leased already."""
+        """Lease what is here of the prefix, and say so. False if nothing is, or too much is leased already.
+
+        ``ValueError`` for a prefix of what is no token id.
+        """
+        prefix.check()
         lease = self._leases.get(transfer)
         if lease is None:
             slots = self._store.find(prefix)
@@ -50,9 +54,14 @@ class Source:
     def on_message(self, message: Message, now_s: float) -> None:
         self.tick(now_s)  # a lease that is over serves nobody, even if nobody has looked at it since
         if isinstance(message, Ask):
-            if message.layout != self._store.layout or not self.offer(
-                message.transfer, message.sender, message.prefix, now_s
-            ):
+            try:
+                is_offered = message.layout == self._store.layout and self.offer(
+                    message.transfer, message.sender, message.prefix, now_s
+                )
+            except ValueError:
+                self.counts["ignored"] += 1
+                is_offered = False
+            if not is_offered:
                 self._send(message.sender, Gone(self.name, message.transfer, 0))
             return
         lease = self._leases.get(message.transfer)
