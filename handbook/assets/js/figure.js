@@ -161,9 +161,10 @@ class Figure extends HTMLElement {
 
   #reset() {
     this.#note("");
-    for (const [name, value] of Object.entries(this.#initial)) {
-      if (this.#inputs[name] === value) continue;
-      this.#set(name, value);
+    const moved = Object.keys(this.#initial).filter((name) => this.#inputs[name] !== this.#initial[name]);
+    this.#inputs = { ...this.#initial }; // all at once: where a slider ends depends on the others
+    for (const name of moved) {
+      this.#set(name, this.#initial[name]);
       publish(this, name, null);
     }
   }
