@@ -24,6 +24,7 @@ class Base:
 
     cost_ratio = 0.1
     wants_hidden = False
+    uses_slots = False
 
     def start(self, capacity: Capacity) -> None:
         self.vocab_size = capacity.vocab_size

@@ -35,7 +35,7 @@ GREEDY = SamplingParams(temperature=0)
 class AuditedModel(HashModel):
     """The hash model, with poison in whatever a plan may not read. Each step takes one second of virtual time."""
 
-    def __init__(self, clock: VirtualClock, **sizes: int) -> None:
+    def __init__(self, clock: VirtualClock, **sizes: Any) -> None:
         super().__init__(**{"vocab_size": 2, "max_model_len": 256, **sizes})
         self.clock = clock
         self.engine: Engine | None = None
@@ -75,7 +75,7 @@ class AuditedModel(HashModel):
 class AsyncModel(AuditedModel):
     """Takes steps as a device with a queue does: what was drawn stays there, and its results come later."""
 
-    def __init__(self, clock: VirtualClock, **sizes: int) -> None:
+    def __init__(self, clock: VirtualClock, **sizes: Any) -> None:
         super().__init__(clock, **sizes)
         self.draws: list[int] = []  # of the step before
 
@@ -161,11 +161,31 @@ def audit_state(engine: Engine, replay: Replay) -> None:
             chain = engine.kv.block_tables[request.request_id].chain
             full = request.num_computed // engine.config.block_size
             assert chain is None or chain.length == full, "a full block is not indexed at once"
+    audit_windows(engine)
     model = engine.backend
     assert isinstance(model, AuditedModel)
     for block in engine.kv.index.blocks():
         assert model.is_written(block), "I6: a block is indexed that is not full of computed tokens"
     audit_replay(engine, replay)
+
+
+def audit_windows(engine: Engine) -> None:
+    """A table has each block that a token to come can read, and few that none can."""
+    size, window = engine.config.block_size, engine.capacity.window
+    drafter = None if engine.speculator is None else engine.speculator.drafter
+    if not engine.config.free_behind_window or (drafter is not None and drafter.uses_slots):
+        window = None
+    for request in engine.scheduler.running:
+        computed = request.num_computed
+        for i, block in enumerate(engine.kv.table(request.request_id)):
+            end = (i + 1) * size
+            if block == 0:
+                assert window is not None, "a block is left without a window"
+                assert end <= computed - window + 1, "a block is left that is still read"
+            else:
+                # It goes when the next block fills up, and the last full one is kept in any case.
+                is_late = window is not None and end <= computed // size * size - max(window - 1, size)
+                assert not is_late, "a block is kept that nothing reads"
 
 
 def audit_replay(engine: Engine, replay: Replay) -> None:
@@ -217,6 +237,7 @@ class Case:
     draft_tokens: int = 3
     verification: Verification = "draw"
     adaptive: bool = False
+    window: int | None = None  # of the model
 
     def speculation(self) -> Speculation | None:
         if self.drafter is None:
@@ -238,11 +259,16 @@ class Outcome:
 
 
 def make_engine(
-    config: EngineConfig, *, vocab_size: int = 2, is_async: bool = False, **options: object
+    config: EngineConfig,
+    *,
+    vocab_size: int = 2,
+    is_async: bool = False,
+    window: int | None = None,
+    **options: object,
 ) -> tuple[Engine, AuditedModel]:
     """An audited engine on virtual time."""
     clock = VirtualClock()
-    model = (AsyncModel if is_async else AuditedModel)(clock, vocab_size=vocab_size)
+    model = (AsyncModel if is_async else AuditedModel)(clock, vocab_size=vocab_size, window=window)
     engine = Engine(model, config, clock=clock, **options)  # type: ignore[arg-type]
     model.engine = engine
     if engine.speculator is not None and isinstance(engine.speculator.drafter, Knowing):
@@ -302,6 +328,7 @@ def drive(case: Case) -> Outcome:
         vocab_size=case.vocab_size,
         speculation=case.speculation(),
         is_async=case.is_async,
+        window=case.window,
     )
     outcome = Outcome(engine, model)
     aborts: dict[int, list[str]] = {}
@@ -455,6 +482,11 @@ def random_case(rng: random.Random) -> Case:
         adaptive=rng.random() < 0.2,
         is_async=rng.random() < 0.5,
     )
+
+
+def windowed_case(rng: random.Random) -> Case:
+    """The same on a model with a sliding window."""
+    return replace(random_case(rng), window=rng.choice([2, 3, 4, 6]))
 
 
 def random_job(rng: random.Random, max_model_len: int) -> Job:

@@ -89,8 +89,20 @@ class IndexCallers:
         length = min(limit, self.longest(prefix))
         blocks, link = self.index.match(keys, limit)
         assert blocks == [self.present[prefix[: i + 1]] for i in range(length)]
+        self.match_within(keys, prefix, limit, draw.integer(1, 4))
         assert link == (Link(blocks[-1], self.pool.epochs[blocks[-1]], length) if length else ROOT)
         self.links = [*self.links[-9:], (link, prefix[:length])]
+
+    def match_within(self, keys: BlockKeys, prefix: Prefix, limit: int, reach: int) -> None:
+        """Of all lengths the longest at whose end so many blocks are there."""
+
+        def last(length: int) -> list[int | None]:
+            return [self.present.get(prefix[: i + 1]) for i in range(max(0, length - reach), length)]
+
+        length = max(n for n in range(limit + 1) if None not in last(n))
+        blocks, link = self.index.match(keys, limit, reach)
+        assert blocks == [NULL_BLOCK] * (length - len(last(length))) + last(length)
+        assert link == (Link(blocks[-1], self.pool.epochs[blocks[-1]], length) if length else ROOT)
 
     def longest(self, prefix: Prefix) -> int:
         length = 0

@@ -7,6 +7,8 @@ a seeded one, which is fast.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from core_harness import GREEDY, six_bits
 from random_choices import Draw, SeededDraw
 
@@ -30,7 +32,8 @@ def make_request(request_id: str, tokens: list[int], extra_keys: tuple[ExtraKey,
 class Callers:
     """Requests start, advance several a step, fork, look ahead, are swapped, are given up before a step, and leave."""
 
-    def __init__(self, draw: Draw) -> None:
+    def __init__(self, draw: Draw, windows: Sequence[int | None] = (None,)) -> None:
+        self.window = draw.choice(windows) if len(windows) > 1 else windows[0]
         self.size = draw.integer(1, 3)
         self.num_blocks, num_host_blocks = draw.integer(4, 12), draw.integer(0, 8)
         self.trace = Trace()
@@ -43,13 +46,14 @@ class Callers:
             prefix_index=draw.choice(["hash", "radix"]),
             eviction=draw.choice(["lru", "lfu", "cost"]),
             crossover_tokens=4.0,
+            window=self.window,
             trace=self.trace,
             hash_function=hash_function,
         )
         self.events: list[BlockEvent] = []
         self.kv.events().subscribe(self.events.append)
         self.replica = PrefixReplica(self.size, hash_function)
-        self.model = HashModel(vocab_size=50)
+        self.model = HashModel(vocab_size=50, window=self.window)
         self.model.load(block_size=self.size, num_blocks=self.num_blocks, num_host_blocks=num_host_blocks)
         self.running: dict[str, Request] = {}
         self.swapped: dict[str, Request] = {}
@@ -79,11 +83,18 @@ class Callers:
         hit = self.kv.lookup(request)
         if self.hash_function is digest128:  # a router may err where digests collide
             cached = self.replica.cached_tokens(tokens, request.extra_keys)
-            assert min(cached, (len(tokens) - 1) // self.size * self.size) == hit.num_tokens
+            most = min(cached, (len(tokens) - 1) // self.size * self.size)
+            # With a window a hit needs its last blocks alone, so it may be longer than what is cached in one piece.
+            assert most == hit.num_tokens or (self.window is not None and most < hit.num_tokens)
+        assert hit.num_gone == hit.blocks.count(0)
         for i, block in enumerate(hit.blocks):
+            if block == 0:
+                assert self.window is not None
+                assert (i + 1) * self.size <= hit.num_tokens - self.window + 1, "a block is not hit that will be read"
+                continue
             found = self.computed[block, self.kv.pool.epochs[block]]
             assert found == self.content(request, i), "I8, I11: a block of another prefix, salt, adapter or image"
-        revived = sum(self.kv.pool.ref_counts[b] == 0 for b in hit.blocks)
+        revived = sum(self.kv.pool.ref_counts[b] == 0 for b in hit.blocks if b)
         fits = -(-len(tokens) // self.size) - len(hit.blocks) <= self.kv.pool.num_free - revived
         assert self.kv.admit(request, hit) == fits
         if fits:
@@ -187,8 +198,9 @@ class Callers:
     def swap_out_of(self, request: Request) -> None:
         """Checks that what is full and on the host already is not stored again."""
         kv, table, free = self.kv, list(self.kv.table(request.request_id)), self.kv.host.num_free
-        num_full = request.num_computed // self.size
-        contents = [(block, kv.pool.epochs[block]) for block in table[: -(-request.num_computed // self.size)]]
+        covering = table[: -(-request.num_computed // self.size)]
+        num_full = request.num_computed // self.size - covering.count(0)
+        contents = [(block, kv.pool.epochs[block]) for block in covering if block]
         held = {host for hosts in self.host_tables().values() for host in hosts}
         there = {content for host, content in self.twins.items() if host in held}
         needed = len(contents) - len(there.intersection(contents[:num_full]))
@@ -208,13 +220,15 @@ class Callers:
         """Checks that what is full and on the device still joins the table, and nothing else does."""
         request = self.swapped[draw.choice(sorted(self.swapped))]
         kv, pool, free = self.kv, self.kv.pool, self.kv.pool.num_free
-        hosts, num_full = self.host_tables()[request.request_id], request.num_computed // self.size
+        hosts = self.host_tables()[request.request_id]
+        gone = -(-request.num_computed // self.size) - len(hosts)
+        num_full = request.num_computed // self.size - gone
         stay = [
             block
             for block, epoch in (self.twins[host] for host in hosts[:num_full])
             if pool.epochs[block] == epoch and (pool.ref_counts[block] or block in kv.index)
         ]
-        needed = -(-request.num_known // self.size) - sum(pool.ref_counts[block] > 0 for block in stay)
+        needed = -(-request.num_known // self.size) - gone - sum(pool.ref_counts[block] > 0 for block in stay)
         done = kv.swap_in(request)
         assert done == (not kv.is_swapped(request)) == (needed <= free)
         if not done:
@@ -223,7 +237,8 @@ class Callers:
         table = kv.table(request.request_id)
         assert len(table) == -(-request.num_computed // self.size), "I13: the length of a table"
         assert [block for block in table if block in stay] == stay
-        for i, (host, block) in enumerate(zip(hosts[:num_full], table, strict=False)):
+        assert not any(table[:gone])
+        for i, (host, block) in enumerate(zip(hosts[:num_full], table[gone:], strict=False), start=gone):
             self.twins[host] = block, pool.epochs[block]
             self.computed[self.twins[host]] = self.content(request, i)
         self.running[request.request_id] = self.swapped.pop(request.request_id)
@@ -263,7 +278,7 @@ class Callers:
             assert len(self.replica) == len(self.kv.index)
         tables = self.kv.tables
         assert tables.keys() == self.running.keys()
-        assert self.kv.pool.num_used == len({b for table in tables.values() for b in table})
+        assert self.kv.pool.num_used == len({b for table in tables.values() for b in table if b})
         assert {r: t for r, t in self.replay.tables.items() if t} == {r: t for r, t in tables.items() if t}
         assert [len(h) for h in self.replay.holders] == self.kv.pool.ref_counts
         assert self.replay.host_tables.keys() == self.swapped.keys()
@@ -272,10 +287,10 @@ class Callers:
         assert {b for b, cached in enumerate(self.replay.cached) if cached} == set(self.kv.index.blocks())
 
 
-def random_calls(seeds: range, acts: int = 60) -> None:
+def random_calls(seeds: range, acts: int = 60, windows: Sequence[int | None] = (None,)) -> None:
     """The manager under random callers, fast and the same each time."""
     for seed in seeds:
         draw = SeededDraw(seed)
-        callers = Callers(draw)
+        callers = Callers(draw, windows)
         for _ in range(acts):
             callers.act(draw)

@@ -83,7 +83,7 @@ class Recorder:
     def __init__(self, inner: DraftModel) -> None:
         self._inner = inner
         self.cost_ratio = inner.cost_ratio
-        self.wants_hidden = inner.wants_hidden
+        self.wants_hidden, self.uses_slots = inner.wants_hidden, inner.uses_slots
         self.num_proposals = 0
         self.drafts: list[tuple[Request, int, Draft]] = []  # with the tokens known then
 

@@ -19,6 +19,7 @@ class Capacity:
     max_model_len: int  # tokens of one sequence, the model's own limit
     vocab_size: int
     crossover_tokens: float = math.inf  # context at which a token's attention takes the FLOPs of its matrices
+    window: int | None = None  # keys that a query sees in the layer that sees most, its own included; None is all
     num_host_blocks: int = 0  # KV blocks in host memory, with the ids from num_blocks on
 
 

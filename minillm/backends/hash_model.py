@@ -47,7 +47,12 @@ class HashModel:
         weight_bytes: int = 1_000_000,
         default_blocks: int = 1024,
         crossover_tokens: float = 4096.0,
+        window: int | None = None,
     ) -> None:
+        """``window``: tokens that a query reads, its own included; None: all. A token goes on from the one before."""
+        if window is not None and window < 2:
+            raise ValueError(f"a window of {window}: a token reads at least the one before it, take 2 or more")
+        self._window = window
         self._vocab_size = vocab_size
         self._max_model_len = max_model_len
         self._kv_bytes_per_token = kv_bytes_per_token
@@ -78,6 +83,7 @@ class HashModel:
             max_model_len=self._max_model_len,
             vocab_size=self._vocab_size,
             crossover_tokens=self._crossover_tokens,
+            window=self._window,
             num_host_blocks=self._num_host_blocks,
         )
 
@@ -189,7 +195,8 @@ class HashModel:
                     f"finds another"
                 )
         node = nodes[len(nodes) - len(parents) - 1]
-        for position in range(plan.context_lengths[row] - len(parents) - 1, -1, -1):
+        first = 0 if self._window is None else max(0, plan.positions[plan.query_starts[row]] - self._window + 1)
+        for position in range(plan.context_lengths[row] - len(parents) - 1, first - 1, -1):
             found = self._slot(plan, row, position)
             prefix = self._prefixes[node]
             if found != node or prefix.length != position + 1:

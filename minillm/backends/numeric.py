@@ -153,6 +153,7 @@ class NumericBackend(ABC):
             max_model_len=self._max_model_len,
             vocab_size=self.spec.vocab_size,
             crossover_tokens=_crossover_tokens(self.spec),
+            window=self.spec.longest_window,
             num_host_blocks=self._num_host_blocks,
         )
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from minillm.core.block_keys import ExtraKey
 from minillm.core.config import EngineConfig, check_positive
+from minillm.core.kv_manager import KVManager
 from minillm.core.request import RequestError
 from minillm.core.sampling import SamplingParams
 
@@ -63,13 +64,13 @@ def check_extra_keys(keys: Sequence[ExtraKey], salt: str | None, num_prompt: int
     return tuple(keys)
 
 
-def check_room(num_prompt: int, max_total_tokens: int, num_blocks: int, block_size: int, beams: int = 1) -> None:
+def check_room(num_prompt: int, max_total_tokens: int, kv: KVManager, beams: int = 1) -> None:
     """``RequestError`` unless the request, alone in the pool, comes to its end. Its last token is never written.
 
     ``beams`` advance together, so that there must be room for all of them even when they share no block.
     """
-    needed = beams * -(-(max_total_tokens - 1) // block_size)
-    total = num_blocks - 1
+    needed = beams * kv.most_blocks(0, max_total_tokens - 1)
+    total, block_size = kv.pool.num_blocks - 1, kv.block_size
     if needed > total:
         most = total // beams * block_size + 1 - num_prompt
         way_out = f"lower max_tokens to {most:,}" if most > 0 else "shorten the prompt"

@@ -12,6 +12,7 @@ IndexName = Literal["hash", "radix"]
 PolicyName = Literal["static", "dynamic", "continuous"]
 PreemptionName = Literal["recompute", "swap"]
 OrderName = Literal["fcfs", "priority", "shortest", "fair", "deadline"]
+_SWITCHES = ("shed_late", "chunked_prefill", "prefix_caching", "free_behind_window", "debug_checks", "record_trace")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,7 @@ class EngineConfig:
     chunk_size: int | None = None  # most tokens of one request's prompt in a step; None: the whole budget
     prefix_caching: bool = True
     prefix_index: IndexName = "hash"  # how cached prefixes are found: by chained digests or in a radix tree
+    free_behind_window: bool = True  # give blocks back that no layer's sliding window reaches: `minillm.core.window`
     eviction: EvictionName = "lru"  # which cached block is given up first: see `minillm.core.eviction`
     overlap: int = 0  # steps planned while one runs: 0 waits for each, 1 (or True) keeps the backend busy
     seed: int = 0  # for requests that bring none
@@ -76,9 +78,16 @@ class EngineConfig:
         check_positive("ageing_tokens_per_s", self.ageing_tokens_per_s, "tokens a second")
         check_positive("ttft_slo_s", self.ttft_slo_s, "seconds")
         check_positive("tpot_slo_s", self.tpot_slo_s, "seconds")
-        for name in ("shed_late", "chunked_prefill", "prefix_caching", "debug_checks", "record_trace"):
+        for name in _SWITCHES:
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(f"{name} is {getattr(self, name)!r}: use True or False")
+
+    @property
+    def span_tokens(self) -> int | None:
+        """Most tokens of one request that are computed at once, over all steps in flight; None: all it has."""
+        if not self.chunked_prefill:
+            return None
+        return min(self.max_batch_tokens, self.chunk_size or self.max_batch_tokens) * (1 + self.overlap)
 
 
 def check_positive(name: str, value: object, unit: str, *, or_zero: bool = False) -> None:

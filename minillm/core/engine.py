@@ -100,6 +100,7 @@ class Engine:
         self.max_model_len = longest_request(config, capacity.max_model_len)
         self.clock = clock
         self.trace = Trace(config.record_trace)
+        keeps_all = not config.free_behind_window or (speculation is not None and speculation.drafter.uses_slots)
         self.kv = KVManager(
             capacity.num_blocks,
             config.block_size,
@@ -108,6 +109,8 @@ class Engine:
             prefix_index=config.prefix_index,
             eviction=config.eviction,
             crossover_tokens=capacity.crossover_tokens,
+            window=None if keeps_all else capacity.window,
+            span_tokens=config.span_tokens,
             trace=self.trace,
             hash_function=hash_function,
         )
@@ -167,7 +170,7 @@ class Engine:
         prompt = check_prompt(prompt_ids, self.capacity.vocab_size, self.max_model_len)
         max_total = min(len(prompt) + params.max_tokens, self.max_model_len)
         check_params(params, self.capacity.vocab_size, has_tokenizer=self._tokenizer is not None)
-        check_room(len(prompt), max_total, self.capacity.num_blocks, self.config.block_size, params.beam_width or 1)
+        check_room(len(prompt), max_total, self.kv, params.beam_width or 1)
         check_places(params, self.config)
         if arrival_s is not None and not math.isfinite(arrival_s):
             raise RequestError(f"arrival_s is {arrival_s}: give finite seconds of the engine's clock")

@@ -6,7 +6,7 @@ below the position of the prefix before it. A position is found only through its
 its tokens, so by induction the whole prefix was compared, and no digest decides what a request reads.
 
 A position outlives its block while others hang below it: a hit ends there until the same prefix is
-computed again. With layer groups (`minillm.core.groups`) a position has a block in each.
+computed again, unless a window reaches no further back (`minillm.core.window`).
 """
 
 from __future__ import annotations
@@ -29,6 +29,17 @@ class Link(NamedTuple):
 ROOT = Link(NULL_BLOCK, 0, 0)  # the empty chain
 
 
+def within_reach(blocks: list[int], reach: int) -> list[int]:
+    """The longest beginning of ``blocks`` whose last ``reach`` are there, without those before them."""
+    end = run = 0
+    for i, block in enumerate(blocks):
+        run = 0 if block == NULL_BLOCK else run + 1
+        if run >= min(reach, i + 1):
+            end = i + 1
+    gone = max(0, end - reach)
+    return [NULL_BLOCK] * gone + blocks[gone:end]
+
+
 class PrefixIndex(Protocol):
     """Only full and computed blocks may be inserted. ``PoolError`` where the index is used wrongly or broken."""
 
@@ -40,8 +51,12 @@ class PrefixIndex(Protocol):
     def blocks(self) -> Iterable[int]:
         """The indexed blocks."""
 
-    def match(self, keys: BlockKeys, max_blocks: int) -> tuple[list[int], Link]:
-        """The longest indexed chain at the start of a request, and its end."""
+    def match(self, keys: BlockKeys, max_blocks: int, reach: int | None = None) -> tuple[list[int], Link]:
+        """The longest indexed chain at the start of a request, and its end.
+
+        With ``reach``, at least 1, only the last so many blocks of the chain must be there; of those before them
+        the positions are known, and the null block stands for each.
+        """
 
     def is_valid(self, link: Link) -> bool:
         """Whether the chain's last block still has the content it had when the chain was verified."""

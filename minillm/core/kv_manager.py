@@ -1,7 +1,8 @@
 """A request's block table: cached blocks hit, room reserved, full blocks indexed, room given back.
 
 A table covers ceil(tokens / block_size) blocks. It is only appended to, except by ``rewind`` and
-``release``, which drop blocks from its end, and by a copy on write of its last block.
+``release``, which drop blocks from its end, by a copy on write of its last block, and where a window leaves
+blocks behind: the null block takes their place (`minillm.core.window`).
 
 A block that another table holds is never written. Hits are full blocks and end before the last token, so
 their tables go on in a fresh block. A fork shares the last, partly filled block too: whoever writes to it
@@ -14,7 +15,7 @@ import math
 from collections.abc import Sequence
 
 from minillm.core.block_keys import BlockKeys, ExtraKey, Hash, digest128
-from minillm.core.blocks import BlockPool, PoolError
+from minillm.core.blocks import NULL_BLOCK, BlockPool, PoolError
 from minillm.core.config import IndexName
 from minillm.core.eviction import EvictionName, PriorityEvictor, recompute_cost
 from minillm.core.holds import BlockHolds
@@ -26,6 +27,7 @@ from minillm.core.request import Request
 from minillm.core.swap import Content, HostBlocks
 from minillm.core.tables import BlockCopies, Hit, SwappedTable, Table
 from minillm.core.trace import Trace
+from minillm.core.window import Window
 
 
 class KVManager:
@@ -41,10 +43,16 @@ class KVManager:
         prefix_index: IndexName = "hash",
         eviction: EvictionName = "lru",
         crossover_tokens: float = math.inf,
+        window: int | None = None,
+        span_tokens: int | None = None,
         trace: Trace | None = None,
         hash_function: Hash = digest128,
     ) -> None:
-        """``crossover_tokens``: the context over which attention costs what the matrices do (eviction by cost)."""
+        """``crossover_tokens``: the context over which attention costs what the matrices do (eviction by cost).
+
+        ``window``: tokens that a query of any layer sees, its own included; None: all. ``span_tokens``: most tokens
+        of one request that are computed at once, over all steps in flight; None: as many as it has.
+        """
         self.block_size = block_size
         self._evictor: PriorityEvictor | None = None
         if eviction != "lru":
@@ -53,6 +61,7 @@ class KVManager:
         self.pool = BlockPool(num_blocks, self._evictor)
         self.host = HostBlocks(num_blocks, num_host_blocks)
         self.index: PrefixIndex = (RadixIndex if prefix_index == "radix" else HashIndex)(self.pool, block_size)
+        self.window = None if window is None else Window(window, block_size, span_tokens)
         self._hash = hash_function
         self._prefix_caching = prefix_caching
         self._trace = trace if trace is not None else Trace(enabled=False)
@@ -68,7 +77,7 @@ class KVManager:
         return -(-num_tokens // self.block_size)
 
     def table(self, request_id: str) -> list[int]:
-        """The live block table of an admitted request."""
+        """The live block table of an admitted request; the null block where a window has left one behind."""
         return self._tables[request_id].blocks
 
     @property
@@ -88,14 +97,27 @@ class KVManager:
             keys = self._keys[request.request_id] = self._new_keys(request)
         if request.wants_prompt_logits:
             return Hit([], 0, ROOT)
-        blocks, chain = self.index.match(keys, (request.num_known - 1) // self.block_size)
-        return Hit(blocks, len(blocks) * self.block_size, chain)
+        reach = None if self.window is None else self.window.reach()
+        blocks, chain = self.index.match(keys, (request.num_known - 1) // self.block_size, reach)
+        num_gone = 0 if reach is None else max(0, len(blocks) - reach)
+        return Hit(blocks, len(blocks) * self.block_size, chain, num_gone)
 
     def shortage(self, request: Request, hit: Hit) -> int:
         """Blocks that the pool lacks for all tokens known so far; 0 or less where there is room."""
-        pool = self.pool
-        revived = sum(pool.ref_counts[block] == 0 for block in hit.blocks)  # free blocks that the hit takes
-        return self.blocks_for(request.num_known) - len(hit.blocks) - (pool.num_free - revived)
+        pool, held = self.pool, hit.blocks[hit.num_gone :] if hit.num_gone else hit.blocks
+        revived = sum(pool.ref_counts[block] == 0 for block in held)  # free blocks that the hit takes
+        return self.most_blocks(hit.num_tokens, request.num_known) - len(held) - (pool.num_free - revived)
+
+    def most_blocks(self, num_computed: int, num_tokens: int) -> int:
+        """Most blocks that a request holds at once on its way from ``num_computed`` tokens to ``num_tokens``."""
+        if self.window is None:
+            return self.blocks_for(num_tokens)
+        return self.window.most_blocks(num_computed, num_tokens)
+
+    def num_held(self, request: Request) -> int:
+        """Blocks in a running request's table."""
+        table = self._tables[request.request_id]
+        return len(table.blocks) - table.num_gone
 
     def admit(self, request: Request, hit: Hit) -> bool:
         """Start the request's table with the hit, if the pool has room for all tokens known so far.
@@ -106,14 +128,14 @@ class KVManager:
         if self.shortage(request, hit) > 0:
             return False
         # Held from here on, so that the request's own allocations cannot evict what it hit.
-        for block in hit.blocks:
+        for block in hit.blocks[hit.num_gone :]:
             self.pool.touch(block)
             if self._evictor is not None:
                 self._evictor.on_hit(block)
         keys = self._keys.pop(request.request_id, None)
         if keys is not None:
             keys.unpack()
-        self._tables[request.request_id] = Table(list(hit.blocks), hit.chain, keys)
+        self._tables[request.request_id] = Table(list(hit.blocks), hit.chain, keys, hit.num_gone)
         if hit.blocks:
             self._trace.emit("hit", request.request_id, hit.blocks, tokens=hit.num_tokens)
         return True
@@ -130,10 +152,10 @@ class KVManager:
             )
         table = self._tables[parent.request_id]
         shared = table.blocks[: self.blocks_for(parent.num_computed)]  # what lies behind is for tokens in flight
-        for block in shared:
+        for block in shared[table.num_gone :]:
             self.pool.touch(block)
         keys = table.keys and table.keys.forked(child.token_ids, table.chain.length if table.chain else 0)
-        self._tables[child.request_id] = Table(shared, table.chain, keys)
+        self._tables[child.request_id] = Table(shared, table.chain, keys, table.num_gone)
         self._trace.emit("fork", child.request_id, shared, child.num_known, child.num_computed, note=parent.request_id)
 
     def reserve(self, request: Request, num_tokens: int) -> bool:
@@ -190,8 +212,26 @@ class KVManager:
         return self._copies.go_to(self._tables[request.request_id].blocks)
 
     def commit(self, request: Request) -> None:
-        """Index the blocks that are full of computed tokens and were not before."""
+        """Index the blocks that are full of computed tokens and were not before; leave behind what none will read."""
         table = self._tables[request.request_id]
+        self._index(request, table)
+        if self.window is not None:
+            self._leave_behind(request, table, self.window)
+
+    def _leave_behind(self, request: Request, table: Table, window: Window) -> None:
+        # None of the tokens computed is computed again: a rejected draft was never among them, a plan in flight
+        # computes later ones, and after a preemption without swapping a new table begins.
+        first, end = table.num_gone, window.num_gone(request.num_computed)
+        if end <= first:
+            return
+        left = table.blocks[first:end]
+        table.blocks[first:end] = [NULL_BLOCK] * (end - first)  # in plans in flight as well: they read behind it
+        table.num_gone = end
+        for block in left:  # of what stays cached, the beginning is evicted first: hits reach back from the end
+            self.pool.release(block, to_front=block not in self.index)
+        self._trace.emit("leave", request.request_id, left)
+
+    def _index(self, request: Request, table: Table) -> None:
         num_full = request.num_computed // self.block_size
         chain, keys = table.chain, table.keys
         if chain is None or keys is None or chain.length >= num_full:
@@ -199,6 +239,9 @@ class KVManager:
         if not self.index.is_valid(chain):
             # The chain went through another request's equal block, which was evicted since. The
             # table's own blocks hold the same content: they are filed in their place.
+            if table.num_gone:  # not all of them are here any more
+                table.chain = None
+                return
             chain = ROOT
         added: list[int] = []
         while chain.length < num_full:
@@ -277,15 +320,17 @@ class KVManager:
         due before the next step, like all of ``take_copies``.
         """
         table = self._tables[request.request_id]
-        epochs = self.pool.epochs
-        contents = [Content(b, epochs[b]) for b in table.blocks[: self.blocks_for(request.num_computed)]]
-        stored = self.host.store(contents, request.num_computed // self.block_size)
+        if self.window is not None:
+            self._leave_behind(request, table, self.window)
+        epochs, gone = self.pool.epochs, table.num_gone
+        contents = [Content(b, epochs[b]) for b in table.blocks[gone : self.blocks_for(request.num_computed)]]
+        stored = self.host.store(contents, request.num_computed // self.block_size - gone)
         if stored is None:
             return False
         hosts, copies = stored
         for source, target in copies:
             self._copies.add(source, target)
-        kept = Table([], table.chain, table.keys)
+        kept = Table([], table.chain, table.keys, gone)
         self._swapped[request.request_id] = SwappedTable(hosts, kept, request.num_computed)
         self._trace.emit("swap_out", request.request_id, hosts, len(copies) * self.block_size, request.num_computed)
         self._drop(request.request_id, self._tables.pop(request.request_id), 0)
@@ -300,14 +345,15 @@ class KVManager:
         stays = [self._still_there(host) for host in swapped.hosts]
         found = [block for block in stays if block is not None]
         revived = sum(pool.ref_counts[block] == 0 for block in found)
-        if self.blocks_for(request.num_known) - len(found) > pool.num_free - revived:
+        if self.most_blocks(swapped.num_tokens, request.num_known) - len(found) > pool.num_free - revived:
             return False
         for block in found:  # held before anything is allocated, which could evict it
             pool.touch(block)
         fresh = self._allocate(request.request_id, len(stays) - len(found))
         copied = iter(fresh)
         blocks = [next(copied) if block is None else block for block in stays]
-        num_full = swapped.num_tokens // self.block_size
+        gone = swapped.table.num_gone
+        num_full = swapped.num_tokens // self.block_size - gone
         for i, (host, block) in enumerate(zip(swapped.hosts, blocks, strict=True)):
             if stays[i] is None:
                 self._copies.add(host, block)
@@ -315,7 +361,7 @@ class KVManager:
                     self.host.set_twin(host, Content(block, pool.epochs[block]))
         del self._swapped[request.request_id]
         self.host.release(swapped.hosts)
-        swapped.table.blocks = blocks
+        swapped.table.blocks = blocks = [*[NULL_BLOCK] * gone, *blocks]
         self._tables[request.request_id] = swapped.table
         self._trace.emit("swap_in", request.request_id, blocks, len(fresh) * self.block_size, swapped.num_tokens)
         return True
@@ -338,7 +384,8 @@ class KVManager:
         if not dropped:
             return
         for block in dropped:
-            self.pool.release(block, to_front=block not in self.index)
+            if block != NULL_BLOCK:
+                self.pool.release(block, to_front=block not in self.index)
         table.blocks = table.blocks[:keep]  # a new list: plans in flight go on reading the old one
         self._trace.emit("free", request_id, dropped)
 
@@ -347,8 +394,10 @@ class KVManager:
         self.pool.check()
         self.index.check()
         held = [0] * self.pool.num_blocks
-        for table in self._tables.values():
-            for block in table.blocks:
+        for request_id, table in self._tables.items():
+            if any(table.blocks[: table.num_gone]) or not all(table.blocks[table.num_gone :]):
+                raise PoolError(f"{request_id} has left {table.num_gone} blocks behind, its table is {table.blocks}")
+            for block in table.blocks[table.num_gone :]:
                 held[block] += 1
         for block in self.holds.held():
             held[block] += 1

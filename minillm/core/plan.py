@@ -30,8 +30,11 @@ class StepPlan:
     ordered by their flat token, thus by request. The fields at the end are sparse: a token, draw or row that
     wants nothing of the kind is not in them.
 
-    Nothing in a plan changes once it is made, except that a table may have grown by the time it is read:
-    ``context_lengths`` says how much of it is the request's in this step.
+    A table begins with null blocks where sliding windows have left blocks behind: no query of the plan sees a token
+    in their place, and nothing may be read there.
+
+    Nothing in a plan changes once it is made, except that a table may have grown by the time it is read, or have
+    left more behind: ``context_lengths`` says how much of it is the request's in this step.
     """
 
     step: int

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 
 from minillm.core.block_keys import TOKEN_BYTES, BlockKeys
 from minillm.core.blocks import NULL_BLOCK, BlockPool, PoolError
-from minillm.core.index import ROOT, Link
+from minillm.core.index import ROOT, Link, within_reach
 
 _ROOT = 0  # the position of the empty prefix
 _NONE = -1  # parent of an unused position
@@ -48,8 +48,8 @@ class HashIndex:
         """The indexed blocks."""
         return (block for block, position in enumerate(self._position_at) if position != _ROOT)
 
-    def match(self, keys: BlockKeys, max_blocks: int) -> tuple[list[int], Link]:
-        """The longest indexed chain at the start of a request, and its end."""
+    def match(self, keys: BlockKeys, max_blocks: int, reach: int | None = None) -> tuple[list[int], Link]:
+        """See ``PrefixIndex``."""
         blocks: list[int] = []
         above = _ROOT
         for i in range(max_blocks):
@@ -58,10 +58,12 @@ class HashIndex:
             if position is None or self._parents[position] != above or not self._has_key(position, key):
                 break
             block = self._blocks[position]
-            if block == NULL_BLOCK:
+            if block == NULL_BLOCK and reach is None:
                 break
             blocks.append(block)
             above = position
+        if reach is not None:
+            blocks = within_reach(blocks, reach)
         return blocks, Link(blocks[-1], self._epochs[blocks[-1]], len(blocks)) if blocks else ROOT
 
     def is_valid(self, link: Link) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from minillm.core.block_keys import TOKEN_BYTES, BlockKeys
 from minillm.core.blocks import NULL_BLOCK, BlockPool, PoolError
-from minillm.core.index import ROOT, Link
+from minillm.core.index import ROOT, Link, within_reach
 
 
 class _Node:
@@ -50,8 +50,8 @@ class RadixIndex:
         """The indexed blocks."""
         return (block for block, node in enumerate(self._node_at) if node is not None)
 
-    def match(self, keys: BlockKeys, max_blocks: int) -> tuple[list[int], Link]:
-        """The longest indexed chain at the start of a request, and its end."""
+    def match(self, keys: BlockKeys, max_blocks: int, reach: int | None = None) -> tuple[list[int], Link]:
+        """See ``PrefixIndex``."""
         blocks: list[int] = []
         node = self._root
         while len(blocks) < max_blocks and node.children:
@@ -60,13 +60,15 @@ class RadixIndex:
             if child is None:
                 break
             run = child.blocks[: self._common(child, keys, max_blocks - i)]
-            if NULL_BLOCK in run:
+            if reach is None and NULL_BLOCK in run:
                 blocks += run[: run.index(NULL_BLOCK)]
                 break
             blocks += run
             if len(run) < len(child.blocks):
                 break
             node = child
+        if reach is not None:
+            blocks = within_reach(blocks, reach)
         return blocks, Link(blocks[-1], self._epochs[blocks[-1]], len(blocks)) if blocks else ROOT
 
     def is_valid(self, link: Link) -> bool:

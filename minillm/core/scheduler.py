@@ -244,7 +244,7 @@ class Scheduler:
             return
         victims = sorted((r for r in self.running if self._order.outranks(request, r)), key=self._order.standing)
         tokens = sum(self._tokens_given(r, draft) for r in victims)
-        blocks = sum(len(self._kv.table(r.request_id)) for r in victims)  # at most: others may share them
+        blocks = sum(self._kv.num_held(r) for r in victims)  # at most: others may share them
         if self._fits(hits, draft.budget + tokens, len(victims), blocks):
             while victims and not self._fits(hits, draft.budget):
                 if victims[-1].status is Status.RUNNING:  # not preempted with another

@@ -16,13 +16,14 @@ class Table:
     blocks: list[int] = field(default_factory=list)
     chain: Link | None = None  # None if they are not, or can not be
     keys: BlockKeys | None = None  # None without prefix caching
+    num_gone: int = 0  # first blocks that a window has left behind: the null block is in their place
 
 
 @dataclass(slots=True)
 class SwappedTable:
     """The K/V of a request that was preempted by swapping is in these host blocks."""
 
-    hosts: list[int]
+    hosts: list[int]  # of what a window has not left behind
     table: Table  # without its blocks
     num_tokens: int
 
@@ -31,9 +32,10 @@ class SwappedTable:
 class Hit:
     """Cached blocks that hold a request's first tokens. Valid until the next allocation."""
 
-    blocks: list[int]
+    blocks: list[int]  # the null block where a window has no need of one
     num_tokens: int
     chain: Link | None
+    num_gone: int = 0  # null blocks, at the beginning
 
 
 class BlockCopies:

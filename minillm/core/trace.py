@@ -10,6 +10,7 @@ Kinds, and what their fields mean:
 - ``copy``: the first of two ``blocks`` in its table is replaced by the second, a copy: another table holds it.
 - ``evict``: these ``blocks`` lose the cached content they had.
 - ``allocate``: these ``blocks`` are appended to its table.
+- ``leave``: no token to come reads these ``blocks``, the first ones of its table: the null block takes their place.
 - ``schedule``: ``tokens`` of it run in this step, after ``computed`` tokens whose K/V is in the cache.
 - ``draft``: so many unverified ``tokens`` run behind those scheduled.
 - ``verify``: so many ``tokens`` of its draft were accepted: ``computed`` tokens are in the cache now.
@@ -34,6 +35,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
+from minillm.core.blocks import NULL_BLOCK
+
 Kind = Literal[
     "arrive",
     "hit",
@@ -42,6 +45,7 @@ Kind = Literal[
     "copy",
     "evict",
     "allocate",
+    "leave",
     "schedule",
     "draft",
     "verify",
@@ -132,8 +136,7 @@ class Replay:
                 self.waiting.add(request_id)
             case "hit" | "allocate":
                 self.tables.setdefault(request_id, []).extend(event.blocks)
-                for block in event.blocks:
-                    self.holders[block].append(request_id)
+                self._hold(request_id, event.blocks)
                 if event.kind == "hit":
                     self.computed[request_id] = event.tokens
             case "fork":
@@ -141,8 +144,7 @@ class Replay:
                 self.known[request_id] = event.tokens
                 self.computed[request_id] = event.computed
                 self.running.add(request_id)
-                for block in event.blocks:
-                    self.holders[block].append(request_id)
+                self._hold(request_id, event.blocks)
             case "copy":
                 source, target = event.blocks
                 table = self.tables[request_id]
@@ -160,6 +162,12 @@ class Replay:
                 for block in event.blocks:
                     if table.pop() != block:
                         raise ValueError(f"step {event.step}: {request_id} frees block {block} out of order")
+                    if block != NULL_BLOCK:
+                        self.holders[block].remove(request_id)
+            case "leave":
+                table = self.tables[request_id]
+                for block in event.blocks:
+                    table[table.index(block)] = NULL_BLOCK
                     self.holders[block].remove(request_id)
             case "swap_out":
                 self.host_tables[request_id] = list(event.blocks)
@@ -169,8 +177,7 @@ class Replay:
                 del self.host_tables[request_id]
                 self.running.add(request_id)
                 self.tables[request_id] = list(event.blocks)
-                for block in event.blocks:
-                    self.holders[block].append(request_id)
+                self._hold(request_id, event.blocks)
             case "host_free":
                 del self.host_tables[request_id]
             case "draft":
@@ -195,3 +202,8 @@ class Replay:
                 self.waiting.remove(request_id)
                 self.running.add(request_id)
                 self.computed.setdefault(request_id, 0)
+
+    def _hold(self, request_id: str, blocks: Iterable[int]) -> None:
+        for block in blocks:
+            if block != NULL_BLOCK:
+                self.holders[block].append(request_id)

@@ -120,6 +120,12 @@ class ModelSpec:
         return self.kv_heads * self.head_dim
 
     @property
+    def longest_window(self) -> int | None:
+        """Keys that a query sees in the layer that sees most; None is all."""
+        windows = [window for window in self.windows if window is not None]
+        return max(windows) if len(windows) == self.layers else None
+
+    @property
     def score_scale(self) -> float:
         """What a query's dot product with a key is multiplied by."""
         return self.head_dim**-0.5 if self.attention_scale is None else self.attention_scale

@@ -7,6 +7,7 @@ blocks of a request follow each other, its slots are a slice, and reading them c
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from minillm.core.blocks import NULL_BLOCK
 from minillm.core.plan import StepPlan
 from minillm.core.speculate.tree import depths, visible
 
@@ -61,14 +63,15 @@ def reads_of(plan: StepPlan, padding_slot: int) -> Reads:
     starts = plan.query_starts
     grouped: dict[tuple[int, int], list[int]] = {}
     chunks = []
-    for r, context in enumerate(plan.context_lengths):
+    read = [_beginning_cut(plan, r) for r in range(requests)]
+    for r, (context, table) in enumerate(read):
         queries = starts[r + 1] - starts[r]
         if queries <= _GROUPED_QUERIES or r in plan.trees:
             size = max(context - 1, _SMALL_CONTEXT - 1).bit_length()
             grouped.setdefault((queries, size), []).append(r)
         else:
-            chunks.append(Chunk(starts[r], starts[r + 1], context, _slots_of(plan, r)))
-    groups = [_group(plan, rows, n, len(rows) == requests, padding_slot) for (n, _), rows in grouped.items()]
+            chunks.append(Chunk(starts[r], starts[r + 1], context, _slots_of(context, table, plan.block_size)))
+    groups = [_group(plan, read, rows, n, len(rows) == requests, padding_slot) for (n, _), rows in grouped.items()]
     return Reads(groups, chunks)
 
 
@@ -93,28 +96,46 @@ def visible_keys(group: Group, window: int | None) -> NDArray[np.bool_] | None:
     return seen
 
 
-def _slots_of(plan: StepPlan, r: int) -> slice | NDArray[np.int64]:
+def _beginning_cut(plan: StepPlan, r: int) -> tuple[int, Sequence[int]]:
+    """Context and table of a request from the first block that its windows have not left behind.
+
+    What a query may look at follows from distances alone, so the keys before need no place.
+    """
+    context, table = plan.context_lengths[r], plan.block_tables[r]
+    if table[0] != NULL_BLOCK:
+        return context, table
+    gone = bisect_left(table, True, key=lambda block: block != NULL_BLOCK)
+    return context - gone * plan.block_size, table[gone:]
+
+
+def _slots_of(context: int, blocks: Sequence[int], block: int) -> slice | NDArray[np.int64]:
     """The slots of one request's keys, in order."""
-    context, block = plan.context_lengths[r], plan.block_size
-    table = np.asarray(plan.block_tables[r][: -(-context // block)], dtype=np.int64)
+    table = np.asarray(blocks[: -(-context // block)], dtype=np.int64)
     first = int(table[0])
     if np.array_equal(table, np.arange(first, first + len(table))):
         return slice(first * block, first * block + context)
     return (table[:, None] * block + np.arange(block)).ravel()[:context]
 
 
-def _group(plan: StepPlan, rows: Sequence[int], queries: int, whole: bool, padding_slot: int) -> Group:
-    lengths = np.asarray([plan.context_lengths[r] for r in rows], dtype=np.int64)
+def _group(
+    plan: StepPlan,
+    read: Sequence[tuple[int, Sequence[int]]],
+    rows: Sequence[int],
+    queries: int,
+    whole: bool,
+    padding_slot: int,
+) -> Group:
+    lengths = np.asarray([read[r][0] for r in rows], dtype=np.int64)
     width, block = int(lengths.max()), plan.block_size
     starts = np.asarray([plan.query_starts[r] for r in rows], dtype=np.int64)
     tokens = None if whole else (starts[:, None] + np.arange(queries)).ravel()
     trees = {i: plan.trees[r] for i, r in enumerate(rows) if r in plan.trees}
     if len(rows) == 1:
-        slots = _slots_of(plan, rows[0])
+        slots = _slots_of(*read[rows[0]], block)
         return Group(tokens, queries, slots if isinstance(slots, slice) else slots[None], lengths, width, False, trees)
     tables = np.zeros((len(rows), -(-width // block)), dtype=np.int64)
     for i, r in enumerate(rows):
-        table = plan.block_tables[r][: tables.shape[1]]
+        table = read[r][1][: tables.shape[1]]
         tables[i, : len(table)] = table
     padded = (tables[:, :, None] * block + np.arange(block)).reshape(len(rows), -1)[:, :width]
     ragged = bool((lengths < width).any())

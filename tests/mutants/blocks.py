@@ -51,7 +51,7 @@ MANAGER_MUTANTS: dict[str, list[Edit]] = {
     ],
     "swapped blocks not copied": [Edit(KVManager, "swap_out", "self._copies.add(source, target)", "pass")],
     "last block not swapped": [
-        Edit(KVManager, "swap_out", "for b in table.blocks[:", "for b in table.blocks[: -1 +")
+        Edit(KVManager, "swap_out", "in table.blocks[gone :", "in table.blocks[gone : -1 +")
     ],
     "host block shared that still fills up": [
         Edit(HostBlocks, "store", "if i < num_full:  # a", "if True:  # a"),
@@ -69,7 +69,9 @@ MANAGER_MUTANTS: dict[str, list[Edit]] = {
     "free block joins uncached": [Edit(KVManager, "_still_there", " if self.pool.ref_counts[twin.block]", " if True")],
     "joining block not held": [Edit(KVManager, "swap_in", "pool.touch(block)", "pass")],
     "joining blocks counted as free": [Edit(KVManager, "swap_in", "pool.num_free - revived", "pool.num_free")],
-    "swapped in without room": [Edit(KVManager, "swap_in", "self.blocks_for(request.num_known)", "len(swapped.hosts)")],
+    "swapped in without room": [
+        Edit(KVManager, "swap_in", "self.most_blocks(swapped.num_tokens, request.num_known)", "len(swapped.hosts)")
+    ],
     "twin of a freed host block kept": [Edit(HostBlocks, "release", "self._forget_twin(host)", "pass")],
     "copy of a copy": [Edit(BlockCopies, "take", "sources.get(source, source)", "source")],
     "copies taken twice": [Edit(BlockCopies, "take", "self._pairs.clear()", "pass")],
@@ -77,7 +79,7 @@ MANAGER_MUTANTS: dict[str, list[Edit]] = {
     "place of an image forgotten": [Edit(ExtraKey, "encoded", ", str(self.start - first).encode()", "")],
     "extra keys left out": [Edit(BlockKeys, "key", " + self.extras_of(block)", "")],
     "image left out": [Edit(BlockKeys, "extras_of", "first <= extra.start", "first == extra.start")],
-    "chain behind a lost block goes on": [Edit(KVManager, "commit", "not self.index.is_valid(chain)", "False")],
+    "chain behind a lost block goes on": [Edit(KVManager, "_index", "not self.index.is_valid(chain)", "False")],
     "removal not told": [Edit(BlockEvents, "on_remove", "self._tell(", "str(")],
     "parent's digest told": [Edit(BlockEvents, "on_index", "self.number, keys.digest(place)", "self.number, parent")],
     "router counts blocks behind a gap": [
@@ -99,7 +101,7 @@ INDEX_MUTANTS: dict[str, list[Edit]] = {
     "run ends late": [Edit(RadixIndex, "_common", "min(len(node.blocks), limit)", "len(node.blocks)")],
     "run not compared": [Edit(RadixIndex, "_common", " and self._is(node, same, keys.key(first + same))", "")],
     "extra keys within a run": [Edit(RadixIndex, "_common", "not keys.has_extras and ", "")],
-    "run goes on behind a lost block": [Edit(RadixIndex, "match", "if NULL_BLOCK in run", "if not run")],
+    "run goes on behind a lost block": [Edit(RadixIndex, "match", "and NULL_BLOCK in run", "and not run")],
     "walk goes on from within a run": [Edit(RadixIndex, "match", "if len(run) < len(child.blocks)", "if not run")],
     "split loses what hangs below": [
         Edit(RadixIndex, "_split", "= node.blocks[offset:], node.children", "= node.blocks[offset:], None")

@@ -9,7 +9,7 @@ from dataclasses import replace
 import output_cases
 from adversaries import DRAFTERS
 from ambiguous_grammars import check_ambiguous
-from core_harness import drive, random_case
+from core_harness import drive, random_case, windowed_case
 from enumeration import PARTS, VOCAB, check_certain, check_rule
 from evictor_callers import random_evictions
 from grammar_harness import audit, random_grammar
@@ -35,6 +35,14 @@ def workload(case: int) -> None:
 def drafted_workload(case: int, drafters: Sequence[str] = tuple(DRAFTERS)) -> None:
     rng = random.Random(case)
     drive(replace(random_case(rng), drafter=rng.choice(drafters)))
+
+
+def windowed_workload(case: int) -> None:
+    drive(windowed_case(random.Random(case)))
+
+
+def windowed_calls(case: int) -> None:
+    random_calls(range(case, case + 1), windows=(2, 3, 5))
 
 
 def several_outputs(case: int) -> None:
@@ -84,6 +92,8 @@ OUTPUTS = Killer(
     several_outputs,
     2000,
 )
+WINDOW = Killer("tests/core/test_windows.py::test_every_invariant_at_every_step", windowed_workload, 1000)
+WINDOW_CALLS = Killer("tests/core/test_windows.py::test_the_manager_under_random_callers", windowed_calls, 1000)
 RULE = Killer(
     "tests/core/test_verification.py::test_the_rejection_rule_yields_the_target_distribution", enumeration, 100
 )

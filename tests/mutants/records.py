@@ -13,7 +13,9 @@ LOOP_MUTANTS: dict[str, list[Edit]] = {
     "the way out of a refusal one too long": [
         Edit(engine, "check_room", "most = total // beams * block_size + 1", "most = total // beams * block_size + 2")
     ],
-    "the last output token needs a block": [Edit(engine, "check_room", "(max_total_tokens - 1)", "max_total_tokens")],
+    "the last output token needs a block": [
+        Edit(engine, "check_room", "(0, max_total_tokens - 1)", "(0, max_total_tokens)")
+    ],
     "a prompt as long as the model taken": [
         Edit(engine, "check_prompt", "len(prompt) >= max_model_len", "len(prompt) > max_model_len")
     ],

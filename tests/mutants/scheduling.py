@@ -38,7 +38,7 @@ ENGINE_MUTANTS: dict[str, list[Edit]] = {
     "one block too many": [Edit(KVManager, "reserve", "-(-num_tokens //", "-(-(num_tokens + 1) //")],
     "hit not held": [Edit(KVManager, "admit", "self.pool.touch(block)", "pass")],
     "revived blocks counted as free": [Edit(KVManager, "shortage", "pool.num_free - revived", "pool.num_free")],
-    "part of a block indexed": [Edit(KVManager, "commit", "num_computed // self.block_size", "num_computed")],
+    "part of a block indexed": [Edit(KVManager, "_index", "num_computed // self.block_size", "num_computed")],
     "released to the wrong count": [Edit(BlockPool, "release", "self.ref_counts[block] -= 1", "pass")],
     "progress kept when preempted": [Edit(Scheduler, "_preempt_one", "request.num_computed = 0", "pass")],
     "tokens in flight kept when preempted": [Edit(Scheduler, "_preempt_one", "request.num_in_flight = 0", "pass")],
@@ -111,7 +111,7 @@ ENGINE_MUTANTS: dict[str, list[Edit]] = {
     ],
     "preempted and not queued again": [Edit(Scheduler, "_preempt_one", "self.add(request)", "pass")],
     "taken though it can never fit": [
-        Edit(engine_module, "check_room", "max_total_tokens - 1) //", "num_prompt - 1) //")
+        Edit(engine_module, "check_room", "max_total_tokens - 1)", "num_prompt - 1)")
     ],
     "ended and its blocks kept": [Edit(Scheduler, "_take_out", "self._kv.release(request)", "pass")],
     "ended once for each step in flight": [Edit(Committer, "_drop_result", " and not request.is_finished", "")],

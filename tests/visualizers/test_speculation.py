@@ -23,6 +23,7 @@ class Oracle:
 
     cost_ratio = 0.0
     wants_hidden = False
+    uses_slots = False
 
     def __init__(self, chance: float) -> None:
         self._chance = chance

@@ -73,6 +73,7 @@ class Drafter(Protocol):
 
     cost_ratio: float  # time of one more drafted token over the time of a decode step of the target
     wants_hidden: bool  # whether it reads hidden states
+    uses_slots: bool  # whether it keeps something at the slots of all known tokens, those behind a window included
 
     def start(self, capacity: Capacity) -> None:
         """The engine's target has its KV memory: called once, before anything is proposed."""

@@ -49,6 +49,7 @@ class DraftModel:
     """Drafts by the model of ``backend``, which is not loaded yet and belongs to this drafter alone."""
 
     wants_hidden = False
+    uses_slots = True
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend

@@ -126,6 +126,7 @@ class ChainHeads(ABC):
     """Drafts chains, for all requests together."""
 
     wants_hidden = True
+    uses_slots = False
 
     def __init__(self, model: HeadModel) -> None:
         self.model = model

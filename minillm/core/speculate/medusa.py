@@ -23,6 +23,7 @@ class MedusaDrafter:
     """Drafts trees; chains of the heads' own draws where their probabilities are wanted."""
 
     wants_hidden = True
+    uses_slots = False
 
     def __init__(self, model: HeadModel, *, width: int = 4) -> None:
         """``width``: how many tokens of each head are looked at."""

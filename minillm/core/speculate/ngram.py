@@ -24,6 +24,7 @@ class NgramDrafter:
 
     cost_ratio = 0.0
     wants_hidden = False
+    uses_slots = False
 
     def __init__(self, longest: int = 4, shortest: int = 1) -> None:
         if not 1 <= shortest <= longest:

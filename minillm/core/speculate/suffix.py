@@ -37,6 +37,7 @@ class SuffixDrafter:
 
     cost_ratio = 0.0
     wants_hidden = False
+    uses_slots = False
 
     def __init__(self, *, tokens_per_match: float = 2.0, least_chance: float = 0.1, most_outputs: int = 100_000):
         """A match of m tokens is good for ``tokens_per_match`` m drafted ones, as long as the chance that all

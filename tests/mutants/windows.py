@@ -1,0 +1,54 @@
+"""Faults in what a sliding window leaves behind: workloads and callers on a model with a window kill them."""
+
+from __future__ import annotations
+
+from mutation import Edit
+
+from minillm.core import prefix, radix
+from minillm.core.engine import Engine
+from minillm.core.kv_manager import KVManager
+from minillm.core.trace import Replay
+from minillm.core.window import Window
+
+# Killed by workloads of the engine.
+WINDOW_MUTANTS: dict[str, list[Edit]] = {
+    "left a token early": [Edit(Window, "_kept", "self.tokens - 1, self.block_size", "self.tokens - 2, 1")],
+    "left a block early": [Edit(Window, "num_gone", "// self.block_size", "// self.block_size + (num_computed > 8)")],
+    "left a block late": [Edit(Window, "num_gone", "num_computed - self._kept()", "num_computed - self._kept() - 3")],
+    "never left": [Edit(KVManager, "commit", "if self.window is not None", "if False")],
+    "left by tokens that a draft may lose": [
+        Edit(KVManager, "_leave_behind", "request.num_computed)", "request.num_computed + request.num_in_flight + 1)")
+    ],
+    "left blocks kept": [
+        Edit(KVManager, "_leave_behind", "self.pool.release(block, to_front=block not in self.index)", "pass")
+    ],
+    "another block is left": [
+        Edit(KVManager, "_leave_behind", "left = table.blocks[first:end]", "left = table.blocks[-1:]")
+    ],
+    "left though a draft model reads it": [
+        Edit(Engine, "__init__", " or (speculation is not None and", " or (False and")
+    ],
+    "most blocks a block too few": [Edit(Window, "most_blocks", "+ self.span + size - 1)", "+ self.span - size)")],
+    "leaving is not replayed": [Edit(Replay, "_apply", "table[table.index(block)] = NULL_BLOCK", "pass")],
+    "hit a block short of the window": [Edit(Window, "reach", "-(-self._kept() // self.block_size)", "1")],
+}  # fmt: skip
+
+# Killed by random callers of the manager.
+WINDOW_CALL_MUTANTS: dict[str, list[Edit]] = {
+    "a hit's window is allocated again": [Edit(KVManager, "shortage", "- len(held) -", "- len(hit.blocks) -")],
+    "null block held by a hit": [Edit(KVManager, "admit", "hit.blocks[hit.num_gone :]", "hit.blocks")],
+    "a fork forgets what was left": [Edit(KVManager, "fork", ", table.num_gone)", ")")],
+    "a swapped table forgets what was left": [Edit(KVManager, "swap_out", "table.keys, gone)", "table.keys)")],
+    "swapped in at the beginning": [Edit(KVManager, "swap_in", "[*[NULL_BLOCK] * gone, *blocks]", "blocks")],
+    "null block freed": [Edit(KVManager, "_drop", "block != NULL_BLOCK", "True")],
+    "filed from the root without its beginning": [Edit(KVManager, "_index", "if table.num_gone:", "if False:")],
+}  # fmt: skip
+
+# Killed by random callers of an index.
+REACH_MUTANTS: dict[str, list[Edit]] = {
+    "hit over a gap": [Edit(prefix, "within_reach", "0 if block == NULL_BLOCK else run + 1", "run + 1")],
+    "blocks before the reach are handed out": [
+        Edit(radix, "within_reach", "[NULL_BLOCK] * gone + blocks[gone:end]", "blocks[:end]")
+    ],
+    "a short prefix is out of reach": [Edit(radix, "within_reach", "min(reach, i + 1)", "reach")],
+}  # fmt: skip
