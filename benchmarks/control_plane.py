@@ -26,6 +26,8 @@ import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
+from options import positive
+
 from minillm.backends.base import Capacity
 from minillm.core.config import EngineConfig
 from minillm.core.engine import Engine
@@ -111,8 +113,8 @@ def smollm2_us(prompt: list[int]) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--steps", type=positive, default=200)
+    parser.add_argument("--rounds", type=positive, default=5)
     parser.add_argument("--no-model", action="store_true", help="leave out the share of a step of SmolLM2")
     args = parser.parse_args()
     rng = random.Random(0)  # noqa: S311

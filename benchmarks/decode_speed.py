@@ -37,9 +37,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from options import positive, record_file, those_here
 
 from minillm import hub
-from minillm.backends import create_backend
+from minillm.backends import BACKENDS, create_backend
 from minillm.backends.plans import Chunk, plan_of
 from minillm.config import Locations
 from minillm.models.load import load_model
@@ -162,13 +163,13 @@ def last_level_cache_mib() -> float | None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--models", nargs="+", default=["tiny", "smollm2"])
-    parser.add_argument("--backends", nargs="+", default=["numpy", "torch"])
-    parser.add_argument("--batches", nargs="+", type=int, default=[1, 8])
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=48)
-    parser.add_argument("--record", type=Path, help="file to write the results to, with date and command")
+    parser.add_argument("--backends", nargs="+", default=["numpy", "torch"], choices=BACKENDS)
+    parser.add_argument("--batches", nargs="+", type=positive, default=[1, 8])
+    parser.add_argument("--rounds", type=positive, default=3)
+    parser.add_argument("--steps", type=positive, default=48)
+    parser.add_argument("--record", type=record_file, help="file to write the results to, with date and command")
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--threads", type=positive, default=os.cpu_count() or 1)
     for name in VARIANT:
         parser.add_argument(f"--{name}", type=int if name == "batch" else str, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -177,8 +178,7 @@ def main() -> None:
         return
     variants = [
         {"model": m, "backend": b, "dtype": "float32", "batch": n}
-        for m in options.models
-        if available(m)
+        for m in those_here(options.models, available, parser)
         for n in options.batches
         for b in options.backends
     ]

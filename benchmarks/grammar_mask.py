@@ -29,10 +29,10 @@ import shlex
 import sys
 import time
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 from decode_speed import cpu_name
+from options import positive, record_file
 
 from minillm.core.grammar import Grammar, Vocabulary
 from minillm.core.sampling import SamplingParams
@@ -135,10 +135,10 @@ def summary(times: list[float]) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="smollm2")
-    parser.add_argument("--outputs", type=int, default=6)
-    parser.add_argument("--max-tokens", type=int, default=120)
-    parser.add_argument("--rounds", type=int, default=4)
-    parser.add_argument("--record", type=Path)
+    parser.add_argument("--outputs", type=positive, default=6)
+    parser.add_argument("--max-tokens", type=positive, default=120)
+    parser.add_argument("--rounds", type=positive, default=4)
+    parser.add_argument("--record", type=record_file)
     options = parser.parse_args()
     llm = LLM(options.model)
     started = time.thread_time_ns()

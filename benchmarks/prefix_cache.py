@@ -26,6 +26,8 @@ import time
 import tracemalloc
 from collections.abc import Callable
 
+from options import positive
+
 from minillm.core.block_keys import TOKEN_BYTES, BlockKeys, digest128
 from minillm.core.blocks import BlockPool
 from minillm.core.index import ROOT, PrefixIndex
@@ -91,11 +93,13 @@ def nanoseconds(kind: str, prompts: list[list[int]], block_size: int) -> dict[st
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--blocks", type=int, default=16384)
-    parser.add_argument("--prompt-blocks", type=int, default=256)
-    parser.add_argument("--block-size", type=int, default=16)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--blocks", type=positive, default=16384)
+    parser.add_argument("--prompt-blocks", type=positive, default=256)
+    parser.add_argument("--block-size", type=positive, default=16)
+    parser.add_argument("--rounds", type=positive, default=5)
     args = parser.parse_args()
+    if args.prompt_blocks > args.blocks:
+        parser.error(f"--blocks is {args.blocks}, under --prompt-blocks {args.prompt_blocks}: there is no whole prompt")
     rng = random.Random(0)  # noqa: S311
     tokens = args.prompt_blocks * args.block_size
     prompts = [[rng.randrange(49152) for _ in range(tokens)] for _ in range(args.blocks // args.prompt_blocks)]

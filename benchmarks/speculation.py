@@ -30,11 +30,11 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from decode_speed import available, cpu_name, last_level_cache_mib
+from options import positive, record_file, those_here, two_or_more
 
 from minillm.core.config import EngineConfig
 from minillm.core.metrics import draft_counts
@@ -169,18 +169,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", default=["tiny", "smollm2"])
     parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=METHODS)
-    parser.add_argument("--batches", nargs="+", type=int, default=[1, 8, 32])
-    parser.add_argument("--tokens", type=int, default=64, help="output tokens of each request")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--draft-tokens", type=int, default=4)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--record", type=Path, help="file to write the results to, with date and command")
+    parser.add_argument("--batches", nargs="+", type=positive, default=[1, 8, 32])
+    parser.add_argument("--tokens", type=two_or_more, default=64, help="output tokens of each request")
+    parser.add_argument("--rounds", type=positive, default=3)
+    parser.add_argument("--draft-tokens", type=positive, default=4)
+    parser.add_argument("--threads", type=positive, default=1)
+    parser.add_argument("--record", type=record_file, help="file to write the results to, with date and command")
     options = parser.parse_args()
+    models = those_here(options.models, available, parser)
     clock = time.thread_time if options.threads == 1 else time.perf_counter
     load = os.getloadavg()[0]
     rows: list[Any] = []
     with threads_limited(options.threads):
-        for model in filter(available, options.models):
+        for model in models:
             rows += measure(
                 model,
                 options.methods,
