@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from minillm.backends.base import Capacity
+from minillm.core.blocks import NULL_BLOCK
 from minillm.core.draws import bans_all, transform_for
 from minillm.core.plan import StepPlan, StepResult
 from minillm.core.sampling import uniform
@@ -89,7 +90,8 @@ class HeadContexts:
 
     def _take_block(self) -> int:
         if not self._free:
-            self._free = list(range(self._num_blocks, max(4, 2 * self._num_blocks)))[::-1]
+            # A table of the null block alone would hold nothing.
+            self._free = list(range(max(NULL_BLOCK + 1, self._num_blocks), max(4, 2 * self._num_blocks)))[::-1]
             self._num_blocks = max(4, 2 * self._num_blocks)
             self._model.load(num_blocks=self._num_blocks, block_size=BLOCK_TOKENS)
         return self._free.pop()
