@@ -15,7 +15,7 @@ def add_sampling_options(parser: argparse.ArgumentParser, max_tokens: int) -> No
     default = SamplingParams()
     group = parser.add_argument_group("the next token, in the order in which they act")
     group.add_argument(
-        "--repetition-penalty", type=float, default=default.repetition_penalty, metavar="R", help="1: none"
+        "--repetition-penalty", type=float, default=default.repetition_penalty, metavar="R", help="0.01 to 100; 1: none"
     )
     group.add_argument("--presence-penalty", type=float, default=default.presence_penalty, metavar="P", help="-2 to 2")
     group.add_argument(

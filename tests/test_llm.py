@@ -83,6 +83,29 @@ def test_an_interrupted_batch_does_not_run_on_behind_the_next_one(llm: LLM, monk
     assert max(request.num_output for request in list(llm.engine.requests.values())[-4:-1]) <= 3
 
 
+_AT_THE_ENDS: list[dict[str, Any]] = [
+    *({"repetition_penalty": penalty, "temperature": t} for penalty in (0.01, 100) for t in (0, 1)),
+    *({"temperature": t} for t in (5e-324, 1e-5, 1e308)),
+    *({name: 5e-324} for name in ("top_p", "typical_p", "min_p")),
+    *({"presence_penalty": sign * 2, "frequency_penalty": sign * 2, "temperature": 0} for sign in (1, -1)),
+    {"logit_bias": {5: 100.0, 6: -100.0}, "min_p": 1.0, "top_k": 1},
+]
+
+
+@pytest.mark.parametrize("speculate", [None, "draft", "ngram"])
+@pytest.mark.parametrize("backend", ["numpy", "torch"])
+def test_parameters_at_their_ends_fail_neither_their_request_nor_its_mates(backend: str, speculate: Any) -> None:
+    llm = LLM("tiny", backend=backend, dtype="float32", speculate=speculate)
+    [alone] = llm.generate(PROMPTS[0], GREEDY)
+    prompt = llm.encode(PROMPTS[0])
+    mate = llm.engine.add_request(prompt, GREEDY)
+    for fields in _AT_THE_ENDS:
+        llm.engine.add_request(prompt, SamplingParams(max_tokens=4, **fields))
+    list(llm.engine.run())
+    assert {request.finish_reason for request in llm.engine.requests.values()} <= {"length", "stop"}
+    assert mate.output_ids == alone.token_ids
+
+
 class _Plain:
     """A template that adds nothing of its own."""
 

@@ -89,9 +89,8 @@ class SamplingParams:
         _check_int("top_k", self.top_k, 0, "use 0 to keep every token")
 
     def _check_shaping(self) -> None:
-        _check_real("repetition_penalty", self.repetition_penalty, 0.0, math.inf, "use 1 for no penalty")
-        if self.repetition_penalty == 0:
-            raise ValueError("repetition_penalty is 0, it must be above 0: use 1 for no penalty")
+        # Bounded, so that no finite logit becomes infinite: that would fail the whole step.
+        _check_real("repetition_penalty", self.repetition_penalty, 0.01, 100.0, "use 1 for no penalty")
         # The limits are those of the OpenAI API, which vLLM keeps as well.
         for name in ("presence_penalty", "frequency_penalty"):
             _check_real(name, getattr(self, name), -2.0, 2.0, "use 0 for no penalty")
