@@ -123,11 +123,19 @@ def _grammar(options: argparse.Namespace) -> tuple[Kind, str] | None:
     for name, kind in kinds.items():
         given = getattr(options, name)
         if given is not None:
-            source = utf8(given, "--regex") if kind == "regex" else Path(given).read_text(encoding="utf-8")
+            source = utf8(given, "--regex") if kind == "regex" else _text_of(given)
             if options.grammar_engine == "minillm":
                 check_source(kind, source)
             return kind, source
     return None
+
+
+def _text_of(path: str) -> str:
+    """Of a file in UTF-8, with or without the mark that some editors put first."""
+    try:
+        return Path(path).read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: byte {error.start} is no UTF-8, save the file as UTF-8") from None
 
 
 def _prompts(options: argparse.Namespace, grammar: tuple[Kind, str] | None) -> list[str]:

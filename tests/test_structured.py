@@ -158,3 +158,17 @@ def test_what_cannot_be_done_is_said_in_words(
 def test_a_vocabulary_may_be_longer_or_shorter_than_the_models(llm: LLM) -> None:
     assert vocabulary_of(llm.tokenizer, 5000).tokens[4096:] == [None] * 904
     assert vocabulary_of(llm.tokenizer, 300).size == 300
+
+
+@pytest.mark.parametrize(("option", "source"), [("--json-schema", '{"const": null}'), ("--grammar", 'root ::= "null"')])
+def test_a_file_is_utf8_with_or_without_its_mark(
+    option: str, source: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "source"
+    file.write_text(source, encoding="utf-8-sig")
+    code, out, _ = cli(capsys, option, str(file), "--prompt", "x", "--json")
+    assert (code, json.loads(out)["text"]) == (0, "null")
+    file.write_text(source, encoding="utf-16")
+    code, out, err = cli(capsys, option, str(file), "--prompt", "x")
+    assert (code, out) == (2, "")
+    assert f"{file}: byte 0 is no UTF-8" in err
