@@ -5,6 +5,7 @@ from __future__ import annotations
 from mutation import Edit
 
 from minillm.core import chrome_trace, engine, metrics
+from minillm.core.lifecycle import Lifecycle
 from minillm.core.speculate import draft
 from minillm.core.trace import Replay
 
@@ -22,6 +23,10 @@ LOOP_MUTANTS: dict[str, list[Edit]] = {
     "an id beyond the vocabulary taken": [
         Edit(engine, "check_prompt", "max(prompt) >= vocab_size", "max(prompt) > vocab_size")
     ],
+    "a salt that cannot be hashed taken": [
+        Edit(engine, "check_extra_keys", 'None if salt is None else ExtraKey("salt", salt)', "None")
+    ],
+    "an id given out twice": [Edit(Lifecycle, "names", "self.requests.keys().isdisjoint(names)", "True")],
     "more tokens than the model takes": [Edit(engine, "longest_request", "if length > model_limit", "if False")],
     "tables of others pass the check": [
         Edit(engine, "check_integrity", "if set(kv.tables) != {request", "if False and {request")
