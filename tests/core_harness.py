@@ -54,16 +54,17 @@ class AuditedModel(HashModel):
     def _execute(self, plan: StepPlan) -> StepResult:
         # Only now, in the order of the steps: one that was planned earlier may still have read these blocks.
         self.poison(self.stale.pop(plan.step, []))
-        self.plans.append(replace(plan, block_tables=[list(table) for table in plan.block_tables]))
+        groups = [replace(group, block_tables=[list(t) for t in group.block_tables]) for group in plan.groups]
+        self.plans.append(replace(plan, block_tables=[list(t) for t in plan.block_tables], groups=groups))
         result = super().run(plan)
         return StepResult(result.token_ids, 1.0, result.logprobs, hidden=result.hidden)
 
     def copy_slots(self, pairs: Sequence[tuple[int, int]]) -> None:
         assert self.engine is not None
-        pool, index = self.engine.kv.pool, self.engine.kv.index
+        kv = self.engine.kv
         for _, target in pairs:
-            assert pool.ref_counts[target // self._block_size] == 1, "I16: a slot is copied into a shared block"
-            assert target // self._block_size not in index, "I16: a slot is copied into an indexed block"
+            assert kv.pool.ref_counts[target // self._block_size] == 1, "I16: a slot is copied into a shared block"
+            assert not kv.is_indexed(target // self._block_size), "I16: a slot is copied into an indexed block"
         self.moved += pairs
         super().copy_slots(pairs)
 
@@ -95,10 +96,13 @@ class AsyncModel(AuditedModel):
 def audit_plan(engine: Engine, plan: StepPlan, before: StepPlan | None) -> None:
     """A plan as it leaves the scheduler, and the plan ``before`` it."""
     size, config = engine.config.block_size, engine.config
-    pool, index = engine.kv.pool, engine.kv.index
+    pool, kv = engine.kv.pool, engine.kv
+    groups = [plan, *plan.groups]
+    assert len(groups) == 1 + len(kv.others)
     assert len(plan.token_ids) <= config.max_batch_tokens, "I17: over the token budget"
     assert len(plan.request_ids) <= len(engine.scheduler.running) <= config.max_running_requests, "I17"
-    assert len(set(plan.slots)) == len(plan.slots), "I15: two tokens write one slot"
+    written = [slot for group in groups for slot in group.slots]
+    assert len(set(written)) == len(written) == len(groups) * len(plan.token_ids), "I15: two tokens write one slot"
     assert min(plan.token_ids) >= 0
     for r, request_id in enumerate(plan.request_ids):
         request = engine.requests[request_id]
@@ -117,7 +121,8 @@ def audit_plan(engine: Engine, plan: StepPlan, before: StepPlan | None) -> None:
                 audit_reference(request_id, position, plan.drawn[token], before)
             else:
                 assert plan.token_ids[token] == request.token_ids[position]
-        assert len(plan.block_tables[r]) == -(-plan.context_lengths[r] // size), "I13: table length"
+        for group in groups:
+            assert len(group.block_tables[r]) == -(-plan.context_lengths[r] // size), "I13: table length"
         drawn = [t for draw, t in enumerate(plan.sample_tokens) if start <= t < known and draw not in plan.targets]
         may_draw = first + known - start >= request.num_known
         group = request.group
@@ -126,17 +131,19 @@ def audit_plan(engine: Engine, plan: StepPlan, before: StepPlan | None) -> None:
         assert drawn == [known - 1] * draws * may_draw or (may_be_banned and not drawn)
         if known < end:
             audit_draft(plan, r, request, known)
-        for place, slot in enumerate(plan.slots[start:end], start=first):
-            block = slot // size
-            assert slot == plan.block_tables[r][place // size] * size + place % size
-            assert block != 0, "the null block is written"
-            assert pool.ref_counts[block] == 1, "I16: a shared block is written"
-            assert block not in index, "I16: an indexed block is written"
+        for group in groups:
+            for place, slot in enumerate(group.slots[start:end], start=first):
+                block = slot // size
+                assert slot == group.block_tables[r][place // size] * size + place % size
+                assert block != 0, "the null block is written"
+                assert pool.ref_counts[block] == 1, "I16: a shared block is written"
+                assert not kv.is_indexed(block), "I16: an indexed block is written"
     # Beams are admitted together, even where the budget has no token for each of them in this step.
     admitted = {e.request_id for e in engine.trace.events if (e.kind, e.step) == ("admit", plan.step)}
     for request in engine.scheduler.running:
-        for i, block in enumerate(engine.kv.table(request.request_id)):
-            assert block not in index or (i + 1) * size <= request.num_computed, "I12: a draft is indexed"
+        for one in (kv, *kv.others):
+            for i, block in enumerate(one.table(request.request_id)):
+                assert block not in one.index or (i + 1) * size <= request.num_computed, "I12: a draft is indexed"
         waits = request.num_known - request.num_computed == 1 and not request.num_in_flight
         assert not waits or request.request_id in admitted, f"I22: the decode of {request.request_id} is left out"
 
@@ -158,43 +165,55 @@ def audit_state(engine: Engine, replay: Replay) -> None:
         assert request.status is Status.RUNNING or at_rest or request.is_finished
     if engine.config.prefix_caching:
         for request in engine.scheduler.running:
-            chain = engine.kv.block_tables[request.request_id].chain
             full = request.num_computed // engine.config.block_size
-            assert chain is None or chain.length == full, "a full block is not indexed at once"
+            for one in (engine.kv, *engine.kv.others):
+                chain = one.block_tables[request.request_id].chain
+                assert chain is None or chain.length == full, "a full block is not indexed at once"
     audit_windows(engine)
     model = engine.backend
     assert isinstance(model, AuditedModel)
-    for block in engine.kv.index.blocks():
-        assert model.is_written(block), "I6: a block is indexed that is not full of computed tokens"
+    for one in (engine.kv, *engine.kv.others):
+        for block in one.index.blocks():
+            assert model.is_written(block), "I6: a block is indexed that is not full of computed tokens"
     audit_replay(engine, replay)
 
 
 def audit_windows(engine: Engine) -> None:
     """A table has each block that a token to come can read, and few that none can."""
-    size, window = engine.config.block_size, engine.capacity.window
+    window, kv = engine.capacity.window, engine.kv
     drafter = None if engine.speculator is None else engine.speculator.drafter
     if not engine.config.free_behind_window or (drafter is not None and drafter.uses_slots):
         window = None
-    for request in engine.scheduler.running:
-        computed = request.num_computed
-        for i, block in enumerate(engine.kv.table(request.request_id)):
-            end = (i + 1) * size
-            if block == 0:
-                assert window is not None, "a block is left without a window"
-                assert end <= computed - window + 1, "a block is left that is still read"
-            else:
-                # It goes when the next block fills up, and the last full one is kept in any case.
-                is_late = window is not None and end <= computed // size * size - max(window - 1, size)
-                assert not is_late, "a block is kept that nothing reads"
+    assert len(kv.others) == len(engine.capacity.other_windows)
+    for one, its_window in zip((kv, *kv.others), (window, *engine.capacity.other_windows), strict=True):
+        for request in engine.scheduler.running:
+            audit_window(one.table(request.request_id), request.num_computed, engine.config.block_size, its_window)
+
+
+def audit_window(table: Sequence[int], computed: int, size: int, window: int | None) -> None:
+    """Of one table."""
+    for i, block in enumerate(table):
+        end = (i + 1) * size
+        if block == 0:
+            assert window is not None, "a block is left without a window"
+            assert end <= computed - window + 1, "a block is left that is still read"
+        else:
+            # It goes when the next block fills up, and the last full one is kept in any case.
+            is_late = window is not None and end <= computed // size * size - max(window - 1, size)
+            assert not is_late, "a block is kept that nothing reads"
 
 
 def audit_replay(engine: Engine, replay: Replay) -> None:
     """The events so far say the same as the live structures."""
     replay.apply(engine.trace.events[replay.num_applied :])
     kv, requests = engine.kv, engine.requests.values()
-    assert {name: table for name, table in replay.tables.items() if table} == {n: t for n, t in kv.tables.items() if t}
+    replays = [replay, *(replay.groups.get(g + 1, Replay(0)) for g in range(len(kv.others)))]
+    for its, one in zip(replays, (kv, *kv.others), strict=True):
+        assert {name: t for name, t in its.tables.items() if t} == {name: t for name, t in one.tables.items() if t}
     assert [len(holders) for holders in replay.holders] == kv.pool.ref_counts
-    assert {block for block, cached in enumerate(replay.cached) if cached} == set(kv.index.blocks())
+    assert {block for block, cached in enumerate(replay.cached) if cached} == {
+        block for one in (kv, *kv.others) for block in one.index.blocks()
+    }
     assert replay.waiting == {r.request_id for r in requests if r.status is Status.WAITING}
     assert replay.running == {r.request_id for r in requests if r.status is Status.RUNNING}
     assert replay.host_tables.keys() == {r.request_id for r in requests if r.status is Status.SWAPPED}
@@ -238,6 +257,7 @@ class Case:
     verification: Verification = "draw"
     adaptive: bool = False
     window: int | None = None  # of the model
+    other_windows: tuple[int | None, ...] = ()  # of its other layer groups
 
     def speculation(self) -> Speculation | None:
         if self.drafter is None:
@@ -264,11 +284,14 @@ def make_engine(
     vocab_size: int = 2,
     is_async: bool = False,
     window: int | None = None,
+    other_windows: tuple[int | None, ...] = (),
     **options: object,
 ) -> tuple[Engine, AuditedModel]:
     """An audited engine on virtual time."""
     clock = VirtualClock()
-    model = (AsyncModel if is_async else AuditedModel)(clock, vocab_size=vocab_size, window=window)
+    model = (AsyncModel if is_async else AuditedModel)(
+        clock, vocab_size=vocab_size, window=window, other_windows=other_windows
+    )
     engine = Engine(model, config, clock=clock, **options)  # type: ignore[arg-type]
     model.engine = engine
     if engine.speculator is not None and isinstance(engine.speculator.drafter, Knowing):
@@ -295,8 +318,8 @@ def audit_planning(engine: Engine, model: AuditedModel) -> None:
             assert "swap_in" not in kinds[kinds.index("preempt") :], "row 28: swapped in by a step that preempted"
         if step is not None:
             audit_plan(engine, step.plan, plans[-1] if plans else None)
-            pool, index = engine.kv.pool, engine.kv.index
-            model.stale[step.plan.step] = [0, *(b for b in pool.free_list() if b not in index)]
+            kv = engine.kv
+            model.stale[step.plan.step] = [0, *(b for b in kv.pool.free_list() if not kv.is_indexed(b))]
             plans.append(replace(step.plan))
         return step
 
@@ -329,6 +352,7 @@ def drive(case: Case) -> Outcome:
         speculation=case.speculation(),
         is_async=case.is_async,
         window=case.window,
+        other_windows=case.other_windows,
     )
     outcome = Outcome(engine, model)
     aborts: dict[int, list[str]] = {}
@@ -487,6 +511,14 @@ def random_case(rng: random.Random) -> Case:
 def windowed_case(rng: random.Random) -> Case:
     """The same on a model with a sliding window."""
     return replace(random_case(rng), window=rng.choice([2, 3, 4, 6]))
+
+
+def grouped_case(rng: random.Random) -> Case:
+    """The same on a model with layer groups, in a pool that has room for all of them."""
+    case = random_case(rng)
+    windows = rng.choice([(None, 2), (None, 3), (None, 4, 4), (None, None, 3), (6, 3), (5, 2, 2)])
+    blocks = len(windows) * (case.config.num_blocks or 0)
+    return replace(case, window=windows[0], other_windows=windows[1:], config=replace(case.config, num_blocks=blocks))
 
 
 def random_job(rng: random.Random, max_model_len: int) -> Job:

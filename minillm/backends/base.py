@@ -14,12 +14,13 @@ class Capacity:
 
     num_blocks: int  # KV blocks, the null block 0 included
     block_size: int  # tokens in a block
-    kv_bytes_per_token: int  # all layers, K and V
+    kv_bytes_per_token: int  # K and V, of all layers whose K/V one block holds
     weight_bytes: int
     max_model_len: int  # tokens of one sequence, the model's own limit
     vocab_size: int
     crossover_tokens: float = math.inf  # context at which a token's attention takes the FLOPs of its matrices
     window: int | None = None  # keys that a query sees in the layer that sees most, its own included; None is all
+    other_windows: tuple[int | None, ...] = ()  # of layer groups 1, 2, ..., where they are split; ``window`` is 0's
     num_host_blocks: int = 0  # KV blocks in host memory, with the ids from num_blocks on
 
 
@@ -60,6 +61,17 @@ class BlockPorter(Protocol):
 
     def write_blocks(self, contents: Sequence[tuple[int, bytes]]) -> None:
         """Put what ``read_blocks`` of this or an equal backend returned into blocks, before the next ``run``."""
+
+
+@runtime_checkable
+class LayerSplitter(Protocol):
+    """A backend that can keep the K/V of layers with different windows in blocks of their own."""
+
+    def split_layers(self) -> None:
+        """From the next ``load`` on, a block is of one group of layers with one window, and plans have ``groups``.
+
+        Group 0 is of the layers that see most. Nothing changes where all layers have the same window.
+        """
 
 
 class AsyncBackend(Backend, Protocol):

@@ -21,6 +21,7 @@ from minillm.core.speculate.rejection import draw_against
 
 _MASK64 = (1 << 64) - 1
 _EMPTY = 0  # the node of the empty prefix
+_GROUP = 1 << 40  # in a slot: the layer group that wrote it times this, and the node
 
 
 class WrongReadError(RuntimeError):
@@ -48,11 +49,17 @@ class HashModel:
         default_blocks: int = 1024,
         crossover_tokens: float = 4096.0,
         window: int | None = None,
+        other_windows: tuple[int | None, ...] = (),
     ) -> None:
-        """``window``: tokens that a query reads, its own included; None: all. A token goes on from the one before."""
-        if window is not None and window < 2:
-            raise ValueError(f"a window of {window}: a token reads at least the one before it, take 2 or more")
-        self._window = window
+        """``window``: tokens that a query reads, its own included; None: all. A token goes on from the one before.
+
+        ``other_windows``: of more layer groups, each of which sees no more than the first; see ``split_layers``.
+        """
+        for one in (window, *other_windows):
+            if one is not None and one < 2:
+                raise ValueError(f"a window of {one}: a token reads at least the one before it, take 2 or more")
+        self._window, self._other_windows = window, other_windows
+        self._is_split = False
         self._vocab_size = vocab_size
         self._max_model_len = max_model_len
         self._kv_bytes_per_token = kv_bytes_per_token
@@ -67,6 +74,10 @@ class HashModel:
         self._ids: dict[tuple[int, int], int] = {}
         self._tokens = [-1]  # by node: its last token
         self._slots: list[int | None] = []  # the node whose last token's K/V the slot holds; None is poison
+
+    def split_layers(self) -> None:
+        """Keep each layer group's prefixes in slots of its own."""
+        self._is_split = True
 
     def load(self, *, block_size: int, num_blocks: int | None, num_host_blocks: int = 0) -> None:
         self._block_size = block_size
@@ -84,17 +95,22 @@ class HashModel:
             vocab_size=self._vocab_size,
             crossover_tokens=self._crossover_tokens,
             window=self._window,
+            other_windows=self._other_windows if self._is_split else (),
             num_host_blocks=self._num_host_blocks,
         )
 
     def run(self, plan: StepPlan) -> StepResult:
         started = time.perf_counter()
+        if len(plan.groups) != len(self._other_windows) * self._is_split:
+            raise WrongReadError(f"step {plan.step}: {1 + len(plan.groups)} layer groups, the model has others")
         rows = len(plan.request_ids)
         bounds = [(plan.query_starts[r], plan.query_starts[r + 1]) for r in range(rows)]
         # As in attention, every row's K/V is written before any row is read.
         nodes = [node for r in range(rows) for node in self._write(plan, r, *bounds[r])]
         for r in range(rows):
-            self._read_back(plan, r, nodes[bounds[r][0] : bounds[r][1]])
+            tables = [plan.block_tables[r], *(group.block_tables[r] for group in plan.groups)]
+            for group, (table, window) in enumerate(zip(tables, (self._window, *self._other_windows), strict=False)):
+                self._read_back(plan, r, nodes[bounds[r][0] : bounds[r][1]], table, window, group)
         result = StepResult([], 0.0)
         draws = zip(plan.sample_tokens, plan.sampling, plan.uniforms, strict=True)
         for draw, (token, params, uniform) in enumerate(draws):
@@ -166,7 +182,7 @@ class HashModel:
         """Write the row's tokens after the prefix found in its last cached slot; returns a node for each."""
         node = _EMPTY
         if plan.positions[start] > 0:
-            node = self._slot(plan, row, plan.positions[start] - 1)
+            node = self._slot(plan, row, plan.positions[start] - 1, plan.block_tables[row], 0)
         parents = plan.trees.get(row, ())
         first = end - len(parents)  # of the tree
         nodes: list[int] = []
@@ -179,25 +195,28 @@ class HashModel:
                     f"step {plan.step}: {plan.request_ids[row]} puts a token of its tree at position "
                     f"{plan.positions[i]} after {self._prefixes[node].length - 1} others"
                 )
-            self._slots[plan.slots[i]] = node
+            for group, slots in enumerate([plan.slots, *(tables.slots for tables in plan.groups)]):
+                self._slots[slots[i]] = node + group * _GROUP
             nodes.append(node)
         return nodes
 
-    def _read_back(self, plan: StepPlan, row: int, nodes: list[int]) -> None:
+    def _read_back(
+        self, plan: StepPlan, row: int, nodes: list[int], table: Sequence[int], window: int | None, group: int
+    ) -> None:
         """Attention's reads: the slots of all places must hold the prefixes that lead to the row's ``nodes``."""
         parents = plan.trees.get(row, ())
         for i, node in enumerate(nodes[len(nodes) - len(parents) :]):
             # A branch's own tokens; what lies before the tree is read once, below.
             place = plan.context_lengths[row] - len(parents) + i
-            if self._slot(plan, row, place) != node:
+            if self._slot(plan, row, place, table, group) != node:
                 raise WrongReadError(
                     f"step {plan.step}: {plan.request_ids[row]} reads token {i} of its tree from place {place} and "
                     f"finds another"
                 )
         node = nodes[len(nodes) - len(parents) - 1]
-        first = 0 if self._window is None else max(0, plan.positions[plan.query_starts[row]] - self._window + 1)
+        first = 0 if window is None else max(0, plan.positions[plan.query_starts[row]] - window + 1)
         for position in range(plan.context_lengths[row] - len(parents) - 1, first - 1, -1):
-            found = self._slot(plan, row, position)
+            found = self._slot(plan, row, position, table, group)
             prefix = self._prefixes[node]
             if found != node or prefix.length != position + 1:
                 raise WrongReadError(
@@ -206,8 +225,8 @@ class HashModel:
                 )
             node = prefix.parent
 
-    def _slot(self, plan: StepPlan, row: int, position: int) -> int:
-        table, size = plan.block_tables[row], self._block_size
+    def _slot(self, plan: StepPlan, row: int, position: int, table: Sequence[int], group: int) -> int:
+        size = self._block_size
         if position // size >= len(table):
             raise WrongReadError(
                 f"step {plan.step}: {plan.request_ids[row]} reads position {position}, its table has "
@@ -220,7 +239,12 @@ class HashModel:
                 f"step {plan.step}: {plan.request_ids[row]} reads position {position} from slot {slot}, which was "
                 f"never written or has been freed"
             )
-        return node
+        if node // _GROUP != group:
+            raise WrongReadError(
+                f"step {plan.step}: layer group {group} of {plan.request_ids[row]} reads position {position} from "
+                f"slot {slot}, which another group wrote"
+            )
+        return node - group * _GROUP
 
     def _tokens_of(self, node: int) -> list[int]:
         """The prefix of a node."""

@@ -9,6 +9,7 @@ import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from minillm.loaders.tensors import Float32
 from minillm.models.decoder import Decoder, build_parameters
 from minillm.models.load import LoadedModel
 from minillm.models.rope import angles, inverse_frequencies
-from minillm.models.spec import ModelSpec
+from minillm.models.spec import LayerGroup, ModelSpec
 from minillm.ops.base import Array, Batch, Ops
 from minillm.ops.paging import Reads, reads_of
 
@@ -45,7 +46,9 @@ class NumericBackend(ABC):
         self._max_model_len = model.max_model_len(max_model_len)
         self._poison, self._available_bytes = debug_poison, available_bytes
         self._decoder: Decoder | None = None
-        self._caches: list[tuple[Array, Array]] = []  # keys and values of each layer
+        # Keys and values of each layer; of each place in a group, where layers are split into groups.
+        self._caches: list[tuple[Array, Array]] = []
+        self._groups = [LayerGroup(self.spec.longest_window, tuple(range(self.spec.layers)))]
         self._host_caches: list[tuple[Array, Array]] = []
         self._block_size = self._num_blocks = self._num_host_blocks = 0
         self._frequencies = inverse_frequencies(self.spec.rope, self.spec.head_dim)
@@ -112,7 +115,17 @@ class NumericBackend(ABC):
 
     @property
     def _kv_bytes_per_token(self) -> int:
-        return self.spec.kv_elements_per_token * self._itemsize
+        """Of all layers that one block serves."""
+        return self.spec.kv_elements_per_token * self._itemsize * self._layers_in_block // self.spec.layers
+
+    @property
+    def _layers_in_block(self) -> int:
+        return max(len(group.layers) for group in self._groups)
+
+    def split_layers(self) -> None:
+        """From the next ``load`` on, layers with different windows have blocks of their own."""
+        if len(set(self.spec.windows)) > 1:
+            self._groups = self.spec.layer_groups()
 
     @property
     def _num_slots(self) -> int:
@@ -124,16 +137,17 @@ class NumericBackend(ABC):
             parameters = build_parameters(self.spec, self.model.weights, self.matrix, self.vector)
             self._decoder = Decoder(self.spec, parameters, self.ops)
         if num_blocks is None:
-            num_blocks = blocks_for(
-                budget_bytes=self._budget_bytes((self._max_model_len + 2 * block_size) * self._kv_bytes_per_token),
+            token_bytes = self._kv_bytes_per_token * len(self._groups)  # each group's block, as if none were left
+            num_blocks = len(self._groups) * blocks_for(
+                budget_bytes=self._budget_bytes((self._max_model_len + 2 * block_size) * token_bytes),
                 block_size=block_size,
-                bytes_per_token=self._kv_bytes_per_token,
+                bytes_per_token=token_bytes,
                 max_model_len=self._max_model_len,
             )
         self._block_size, self._num_blocks, self._num_host_blocks = block_size, num_blocks, num_host_blocks
-        self._caches = [self.new_cache(self._num_slots) for _ in range(self.spec.layers)]
+        self._caches = [self.new_cache(self._num_slots) for _ in range(self._layers_in_block)]
         shape = (num_host_blocks * block_size, self.spec.kv_heads, self.spec.head_dim)
-        self._host_caches = [(self._host_zeros(shape), self._host_zeros(shape)) for _ in range(self.spec.layers)]
+        self._host_caches = [(self._host_zeros(shape), self._host_zeros(shape)) for _ in range(self._layers_in_block)]
         if self._poison:
             self.poison_blocks(range(num_blocks))
 
@@ -153,7 +167,8 @@ class NumericBackend(ABC):
             max_model_len=self._max_model_len,
             vocab_size=self.spec.vocab_size,
             crossover_tokens=_crossover_tokens(self.spec),
-            window=self.spec.longest_window,
+            window=self._groups[0].window,
+            other_windows=tuple(group.window for group in self._groups[1:]),
             num_host_blocks=self._num_host_blocks,
         )
 
@@ -215,10 +230,32 @@ class NumericBackend(ABC):
     def _hidden_states(self, plan: StepPlan) -> Array:
         """``[S, hidden]`` of the plan's ``sample_tokens``, from which their draws are made."""
         decoder = self.decoder
+        if len(plan.groups) != len(self._groups) - 1:
+            raise ValueError(
+                f"step {plan.step}: tables of {1 + len(plan.groups)} layer groups, the K/V is in {len(self._groups)}"
+            )
         batch = self.batch_of(plan, self._num_slots)
+        parts = [plan, *(replace(plan, slots=g.slots, block_tables=g.block_tables) for g in plan.groups)]
         if self._poison:
-            self._poison_slots(stale_slots(np.asarray(plan.slots, dtype=np.int64), self._block_size))
-        return decoder.hidden_states(batch, self._caches)
+            for part in parts:
+                self._poison_slots(stale_slots(np.asarray(part.slots, dtype=np.int64), self._block_size))
+        if len(parts) == 1:
+            return decoder.hidden_states(batch, self._caches)
+        batches = [batch, *(self._other_batch(batch, part) for part in parts[1:])]
+        placed = {
+            layer: (batches[g], self._caches[place])
+            for g, group in enumerate(self._groups)
+            for place, layer in enumerate(group.layers)
+        }
+        kept = [placed[layer] for layer in range(self.spec.layers)]
+        return decoder.hidden_states(batch, [cache for _, cache in kept], [one for one, _ in kept])
+
+    def _other_batch(self, batch: Batch, plan: StepPlan) -> Batch:
+        """The same tokens with the slots and reads of another layer group."""
+        arrays = step_arrays(
+            plan, vocab_size=self.spec.vocab_size, num_slots=self._num_slots, max_model_len=self._max_model_len
+        )
+        return replace(batch, slots=self.array(arrays.slots), reads=self._reads(reads_of(plan, self._num_slots)))
 
     def batch_of(self, plan: StepPlan, num_slots: int) -> Batch:
         """The plan's columns as arrays of this library. Padding of gathered keys reads slot ``num_slots``."""

@@ -59,7 +59,7 @@ class _Writer:
             return
         if event.kind == "schedule":
             self._steps.setdefault(event.step, self._now_us)
-        if event.kind in _SPANS:
+        if event.kind in _SPANS and not event.group:  # of one request, whatever its layer groups do
             self._begin(event.request_id, _SPANS[event.kind])
         arguments = {name: value for name, value in event._asdict().items() if name not in ("time_s", "kind")}
         mark = {"name": event.kind, "ph": "i", "s": "t", "pid": _REQUESTS, "tid": self._track(event.request_id)}

@@ -207,12 +207,13 @@ class Committer:
             self._trace.emit("token", request.request_id, token_id=token_id)
         # All but the newest token went through the model, in this step or before.
         request.num_computed = request.num_known - 1
-        table = self._kv.table(request.request_id)
+        tables = [kv.table(request.request_id) for kv in (self._kv, *self._kv.others)]
         # A tree's tokens lie in the tree's order: those of a path that is not its first one have others between.
         places = [(first + node, first + i) for i, node in enumerate(path) if node != i]
         if places:
-            slots = [(table[a // size] * size + a % size, table[b // size] * size + b % size) for a, b in places]
-            self._backend.copy_slots(slots)
+            self._backend.copy_slots(
+                [(t[a // size] * size + a % size, t[b // size] * size + b % size) for t in tables for a, b in places]
+            )
         self._kv.commit(request)
         self._kv.rewind(request, request.num_computed)
         self._trace.emit("verify", request.request_id, tokens=len(path), computed=request.num_computed)

@@ -14,8 +14,9 @@ from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
-from minillm.backends.base import Backend
+from minillm.backends.base import Backend, LayerSplitter
 from minillm.core.admission import (
     check_extra_keys,
     check_params,
@@ -34,6 +35,7 @@ from minillm.core.constraint import check_budget
 from minillm.core.detokenizer import Detokenizer, TokenBytes
 from minillm.core.errors import EngineError
 from minillm.core.group import Group
+from minillm.core.groups import GroupedKV
 from minillm.core.integrity import check_integrity
 from minillm.core.kv_manager import KVManager
 from minillm.core.lifecycle import Lifecycle
@@ -95,24 +97,29 @@ class Engine:
         """
         self.config = config = config if config is not None else EngineConfig()
         self.backend = backend
+        if config.free_behind_window and isinstance(backend, LayerSplitter):
+            backend.split_layers()
         backend.load(block_size=config.block_size, num_blocks=config.num_blocks, num_host_blocks=config.num_host_blocks)
         self.capacity = capacity = backend.capacity()
         self.max_model_len = longest_request(config, capacity.max_model_len)
         self.clock = clock
         self.trace = Trace(config.record_trace)
         keeps_all = not config.free_behind_window or (speculation is not None and speculation.drafter.uses_slots)
-        self.kv = KVManager(
-            capacity.num_blocks,
-            config.block_size,
-            num_host_blocks=capacity.num_host_blocks,
-            prefix_caching=config.prefix_caching,
-            prefix_index=config.prefix_index,
-            eviction=config.eviction,
-            crossover_tokens=capacity.crossover_tokens,
-            window=None if keeps_all else capacity.window,
-            span_tokens=config.span_tokens,
-            trace=self.trace,
-            hash_function=hash_function,
+        options: dict[str, Any] = {
+            "num_host_blocks": capacity.num_host_blocks,
+            "prefix_caching": config.prefix_caching,
+            "prefix_index": config.prefix_index,
+            "eviction": config.eviction,
+            "crossover_tokens": capacity.crossover_tokens,
+            "window": None if keeps_all else capacity.window,
+            "span_tokens": config.span_tokens,
+            "trace": self.trace,
+            "hash_function": hash_function,
+        }
+        if capacity.other_windows:
+            options["other_windows"] = capacity.other_windows
+        self.kv = (GroupedKV if capacity.other_windows else KVManager)(
+            capacity.num_blocks, config.block_size, **options
         )
         self.step_times = StepTimes()
         self._load = LoadShedder(config, self.step_times)
@@ -395,7 +402,7 @@ class Engine:
         pool = self.kv.pool
         block_bytes = self.config.block_size * self.capacity.kv_bytes_per_token
         total = pool.num_blocks - 1
-        cached = sum(pool.ref_counts[block] == 0 for block in self.kv.index.blocks())
+        cached = sum(pool.ref_counts[block] == 0 for one in [self.kv, *self.kv.others] for block in one.index.blocks())
         host = self.kv.host
         return KVUsage(
             used_blocks=pool.num_used,

@@ -26,7 +26,7 @@ from minillm.core.radix import RadixIndex
 from minillm.core.request import Request
 from minillm.core.swap import Content, HostBlocks
 from minillm.core.tables import BlockCopies, Hit, SwappedTable, Table
-from minillm.core.trace import Trace
+from minillm.core.trace import GroupTrace, Trace
 from minillm.core.window import Window
 
 
@@ -47,29 +47,38 @@ class KVManager:
         span_tokens: int | None = None,
         trace: Trace | None = None,
         hash_function: Hash = digest128,
+        beside: KVManager | None = None,
     ) -> None:
         """``crossover_tokens``: the context over which attention costs what the matrices do (eviction by cost).
 
         ``window``: tokens that a query of any layer sees, its own included; None: all. ``span_tokens``: most tokens
-        of one request that are computed at once, over all steps in flight; None: as many as it has.
+        of one request that are computed at once, over all steps in flight; None: as many as it has. ``beside``: a
+        manager of other layers, whose pool, host blocks, copies and trace this one shares.
         """
         self.block_size = block_size
         self._evictor: PriorityEvictor | None = None
         if eviction != "lru":
             cost = recompute_cost(block_size, crossover_tokens) if eviction == "cost" else None
-            self._evictor = PriorityEvictor(num_blocks, cost, lambda block: self.index.is_last(block))
+            self._evictor = PriorityEvictor(num_blocks, cost, self._is_last)
         self.pool = BlockPool(num_blocks, self._evictor)
         self.host = HostBlocks(num_blocks, num_host_blocks)
+        self._copies = BlockCopies()
+        self._trace = trace if trace is not None else Trace(enabled=False)
+        self._sharing = [self]  # the managers over one pool, one for each layer group
+        self.others: Sequence[KVManager] = ()  # see `minillm.core.groups`
+        if beside is not None:
+            self._evictor, self.pool, self.host = beside._evictor, beside.pool, beside.host
+            self._copies, self._sharing = beside._copies, beside._sharing
+            self._trace = GroupTrace(beside._trace, len(self._sharing))
+            self._sharing.append(self)
         self.index: PrefixIndex = (RadixIndex if prefix_index == "radix" else HashIndex)(self.pool, block_size)
         self.window = None if window is None else Window(window, block_size, span_tokens)
         self._hash = hash_function
         self._prefix_caching = prefix_caching
-        self._trace = trace if trace is not None else Trace(enabled=False)
         self._tables: dict[str, Table] = {}
         self.block_tables = self._tables  # for the scheduler's inner loop, to look up and not to change
         self._swapped: dict[str, SwappedTable] = {}
         self._keys: dict[str, BlockKeys] = {}  # of requests that wait: each is looked up again until it is admitted
-        self._copies = BlockCopies()
         self._events: BlockEvents | None = None
         self.holds = BlockHolds(self.pool, self.index, self._copies, self._trace, self._allocate, self._file)
 
@@ -90,6 +99,9 @@ class KVManager:
         At least one token is left to compute, for its logits are what the first output is drawn from. A
         request that wants log-probabilities of its prompt hits nothing: a hit leaves no logits to take them from.
         """
+        return self._lookup(request, (request.num_known - 1) // self.block_size)
+
+    def _lookup(self, request: Request, max_blocks: int) -> Hit:
         if not self._prefix_caching:
             return Hit([], 0, None)
         keys = self._keys.get(request.request_id)
@@ -98,15 +110,19 @@ class KVManager:
         if request.wants_prompt_logits:
             return Hit([], 0, ROOT)
         reach = None if self.window is None else self.window.reach()
-        blocks, chain = self.index.match(keys, (request.num_known - 1) // self.block_size, reach)
+        blocks, chain = self.index.match(keys, max_blocks, reach)
         num_gone = 0 if reach is None else max(0, len(blocks) - reach)
         return Hit(blocks, len(blocks) * self.block_size, chain, num_gone)
 
     def shortage(self, request: Request, hit: Hit) -> int:
         """Blocks that the pool lacks for all tokens known so far; 0 or less where there is room."""
+        return self._needed(request, hit) - self.pool.num_free
+
+    def _needed(self, request: Request, hit: Hit) -> int:
+        """Free blocks that the request takes, those of the hit included."""
         pool, held = self.pool, hit.blocks[hit.num_gone :] if hit.num_gone else hit.blocks
         revived = sum(pool.ref_counts[block] == 0 for block in held)  # free blocks that the hit takes
-        return self.most_blocks(hit.num_tokens, request.num_known) - len(held) - (pool.num_free - revived)
+        return KVManager.most_blocks(self, hit.num_tokens, request.num_known) - len(held) + revived
 
     def most_blocks(self, num_computed: int, num_tokens: int) -> int:
         """Most blocks that a request holds at once on its way from ``num_computed`` tokens to ``num_tokens``."""
@@ -127,6 +143,10 @@ class KVManager:
         """
         if self.shortage(request, hit) > 0:
             return False
+        self._start(request, hit)
+        return True
+
+    def _start(self, request: Request, hit: Hit) -> None:
         # Held from here on, so that the request's own allocations cannot evict what it hit.
         for block in hit.blocks[hit.num_gone :]:
             self.pool.touch(block)
@@ -138,7 +158,6 @@ class KVManager:
         self._tables[request.request_id] = Table(list(hit.blocks), hit.chain, keys, hit.num_gone)
         if hit.blocks:
             self._trace.emit("hit", request.request_id, hit.blocks, tokens=hit.num_tokens)
-        return True
 
     def fork(self, parent: Request, child: Request) -> None:
         """Start the child's table with the blocks of all the parent's computed tokens; nothing is copied yet.
@@ -164,16 +183,24 @@ class KVManager:
         Blocks missing are allocated, and the block that the next token goes to is replaced by a copy
         if another table holds it. False, and nothing done, where the pool has too few.
         """
-        owner = self._tables[request.request_id]
-        table = owner.blocks
-        missing = max(0, -(-num_tokens // self.block_size) - len(table))
-        written = (request.num_computed + request.num_in_flight) // self.block_size
-        is_shared = written < len(table) and self.pool.ref_counts[table[written]] > 1
-        if not missing and not is_shared:
-            return True
+        missing, is_shared = self._missing(request, num_tokens)
         if missing + is_shared > self.pool.num_free:
             return False
+        self._fill(request, missing, is_shared)
+        return True
+
+    def _missing(self, request: Request, num_tokens: int) -> tuple[int, bool]:
+        """Blocks that a table lacks behind its end, and whether a copy is due of the one that is written next."""
+        table = self._tables[request.request_id].blocks
+        missing = max(0, -(-num_tokens // self.block_size) - len(table))
+        written = (request.num_computed + request.num_in_flight) // self.block_size
+        return missing, written < len(table) and self.pool.ref_counts[table[written]] > 1
+
+    def _fill(self, request: Request, missing: int, is_shared: bool) -> None:
+        owner = self._tables[request.request_id]
+        table = owner.blocks
         if is_shared:
+            written = (request.num_computed + request.num_in_flight) // self.block_size
             source, [target] = table[written], self._allocate(request.request_id, 1)
             # A new list: plans in flight go on reading the old one.
             owner.blocks = table = [*table[:written], target, *table[written + 1 :]]
@@ -184,7 +211,6 @@ class KVManager:
             new = self._allocate(request.request_id, missing)
             table.extend(new)
             self._trace.emit("allocate", request.request_id, new)
-        return True
 
     def _allocate(self, holder: str, count: int) -> list[int]:
         new: list[int] = []
@@ -192,16 +218,25 @@ class KVManager:
         for _ in range(count):
             block = self.pool.allocate()
             new.append(block)
-            if block in self.index:  # out of it before the next is chosen, which may be the one before it
-                evicted.append(block)
-                last = self.index.remove(block)
-                if self._events is not None:
-                    self._events.on_remove(block)
+            for owner in self._sharing:
+                if block not in owner.index:
+                    continue
+                evicted.append(block)  # out of the index before the next is chosen, which may be the one before it
+                last = owner.index.remove(block)
+                if owner._events is not None:
+                    owner._events.on_remove(block)
                 if self._evictor is not None:
                     self._evictor.on_last(last)
         if evicted:
             self._trace.emit("evict", holder, evicted)
         return new
+
+    def is_indexed(self, block: int) -> bool:
+        """Whether a request may hit the block."""
+        return any(block in one.index for one in self._sharing)
+
+    def _is_last(self, block: int) -> bool:
+        return any(block in one.index and one.index.is_last(block) for one in self._sharing)
 
     def take_copies(self) -> list[tuple[int, int]]:
         """Copies (source, target) that are due before the next step runs, for ``Backend.copy_blocks``."""
@@ -319,37 +354,59 @@ class KVManager:
         False, and nothing done, where the host has no room. ``num_computed`` stays as it is. The copies are
         due before the next step, like all of ``take_copies``.
         """
+        stored = self._store(request)
+        if stored is not None:
+            self._leave(request, *stored)
+        return stored is not None
+
+    def _store(self, request: Request) -> tuple[list[int], list[tuple[int, int]]] | None:
+        """Host blocks for what the request computed, and the copies to make; None without room."""
         table = self._tables[request.request_id]
         if self.window is not None:
             self._leave_behind(request, table, self.window)
         epochs, gone = self.pool.epochs, table.num_gone
         contents = [Content(b, epochs[b]) for b in table.blocks[gone : self.blocks_for(request.num_computed)]]
-        stored = self.host.store(contents, request.num_computed // self.block_size - gone)
-        if stored is None:
-            return False
-        hosts, copies = stored
+        return self.host.store(contents, request.num_computed // self.block_size - gone)
+
+    def _leave(self, request: Request, hosts: list[int], copies: list[tuple[int, int]]) -> None:
+        """Give the table up for the stored blocks."""
+        table = self._tables[request.request_id]
         for source, target in copies:
             self._copies.add(source, target)
-        kept = Table([], table.chain, table.keys, gone)
+        kept = Table([], table.chain, table.keys, table.num_gone)
         self._swapped[request.request_id] = SwappedTable(hosts, kept, request.num_computed)
         self._trace.emit("swap_out", request.request_id, hosts, len(copies) * self.block_size, request.num_computed)
         self._drop(request.request_id, self._tables.pop(request.request_id), 0)
-        return True
 
     def swap_in(self, request: Request) -> bool:
         """Bring a swapped table back, if the pool has room for all tokens known so far; else False, and nothing done.
 
         A full block that is still on the device, held or cached, joins the table as it is.
         """
-        swapped, pool = self._swapped[request.request_id], self.pool
+        stays, needed = self._returning(request)
+        if needed > self.pool.num_free:
+            return False
+        self._hold(stays)
+        self._return(request, stays)
+        return True
+
+    def _returning(self, request: Request) -> tuple[list[int | None], int]:
+        """What is still on the device of a swapped table, and the free blocks that this and the rest take."""
+        swapped = self._swapped[request.request_id]
         stays = [self._still_there(host) for host in swapped.hosts]
         found = [block for block in stays if block is not None]
-        revived = sum(pool.ref_counts[block] == 0 for block in found)
-        if self.most_blocks(swapped.num_tokens, request.num_known) - len(found) > pool.num_free - revived:
-            return False
-        for block in found:  # held before anything is allocated, which could evict it
-            pool.touch(block)
-        fresh = self._allocate(request.request_id, len(stays) - len(found))
+        revived = sum(self.pool.ref_counts[block] == 0 for block in found)
+        return stays, KVManager.most_blocks(self, swapped.num_tokens, request.num_known) - len(found) + revived
+
+    def _hold(self, stays: list[int | None]) -> None:
+        """Before anything is allocated, which could evict them."""
+        for block in stays:
+            if block is not None:
+                self.pool.touch(block)
+
+    def _return(self, request: Request, stays: list[int | None]) -> None:
+        swapped, pool = self._swapped[request.request_id], self.pool
+        fresh = self._allocate(request.request_id, stays.count(None))
         copied = iter(fresh)
         blocks = [next(copied) if block is None else block for block in stays]
         gone = swapped.table.num_gone
@@ -364,7 +421,6 @@ class KVManager:
         swapped.table.blocks = blocks = [*[NULL_BLOCK] * gone, *blocks]
         self._tables[request.request_id] = swapped.table
         self._trace.emit("swap_in", request.request_id, blocks, len(fresh) * self.block_size, swapped.num_tokens)
-        return True
 
     def _still_there(self, host: int) -> int | None:
         """The device block with the content of a host block. Free and not cached, it may be overwritten any time."""
@@ -392,20 +448,25 @@ class KVManager:
     def check(self) -> None:
         """Raise ``PoolError`` unless pool, index and tables agree."""
         self.pool.check()
-        self.index.check()
         held = [0] * self.pool.num_blocks
-        for request_id, table in self._tables.items():
-            if any(table.blocks[: table.num_gone]) or not all(table.blocks[table.num_gone :]):
-                raise PoolError(f"{request_id} has left {table.num_gone} blocks behind, its table is {table.blocks}")
-            for block in table.blocks[table.num_gone :]:
-                held[block] += 1
+        for one in self._sharing:
+            one._count(held)
         for block in self.holds.held():
             held[block] += 1
         if held != self.pool.ref_counts:
             raise PoolError(
                 f"blocks are held {held} times by tables and others, the pool counts {self.pool.ref_counts}"
             )
-        self.host.check([swapped.hosts for swapped in self._swapped.values()])
+        self.host.check([swapped.hosts for one in self._sharing for swapped in one._swapped.values()])
+
+    def _count(self, held: list[int]) -> None:
+        """Add what the tables hold."""
+        self.index.check()
+        for request_id, table in self._tables.items():
+            if any(table.blocks[: table.num_gone]) or not all(table.blocks[table.num_gone :]):
+                raise PoolError(f"{request_id} has left {table.num_gone} blocks behind, its table is {table.blocks}")
+            for block in table.blocks[table.num_gone :]:
+                held[block] += 1
         if both := self._tables.keys() & self._swapped.keys():
             raise PoolError(f"{sorted(both)} have a table on the device and one on the host")
 

@@ -15,6 +15,14 @@ from minillm.core.speculate.rejection import Proposal, Row
 
 
 @dataclass(slots=True)
+class GroupTables:
+    """Where one layer group's K/V of a step's tokens is, as in the plan it belongs to."""
+
+    slots: list[int]  # [T]
+    block_tables: list[Sequence[int]]  # [R]
+
+
+@dataclass(slots=True)
 class StepPlan:
     """One step of the engine for ``R`` requests, ``T`` tokens and ``S`` draws in all.
 
@@ -60,6 +68,8 @@ class StepPlan:
     # By flat token that is not known yet: which draw of the step before it is. Its place in ``token_ids`` holds 0.
     # Only in plans for ``AsyncBackend.submit``.
     drawn: dict[int, int] = field(default_factory=dict)
+    # Of layer groups 1, 2, ...: what ``slots`` and ``block_tables`` are of group 0 or of all layers.
+    groups: list[GroupTables] = field(default_factory=list)
     distributions: Collection[int] = ()  # draws whose distribution is wanted: those of a draft model
     wants_hidden: bool = False  # whether the hidden states that the draws were made from are wanted: by draft heads
 

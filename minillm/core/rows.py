@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from minillm.core.config import EngineConfig
 from minillm.core.draws import add_draws
 from minillm.core.kv_manager import KVManager
-from minillm.core.plan import StepPlan
+from minillm.core.plan import GroupTables, StepPlan
 from minillm.core.request import Request
 from minillm.core.sampling import uniform_of
 from minillm.core.speculate.speculator import Speculator
@@ -88,3 +88,14 @@ class RowWriter:
             plan.query_starts.append(len(plan.token_ids))
             plan.context_lengths.append(end)
             plan.block_tables.append(table)
+
+    def add_groups(self, plan: StepPlan) -> None:
+        """The tables of the other layer groups, once all rows are there: in every group a row has the same places."""
+        size = self._kv.block_size
+        for kv in self._kv.others:
+            tables: list[Sequence[int]] = [kv.table(request_id) for request_id in plan.request_ids]
+            slots: list[int] = []
+            for row, (table, context) in enumerate(zip(tables, plan.context_lengths, strict=True)):
+                count = plan.query_starts[row + 1] - plan.query_starts[row]
+                slots.extend(table[p // size] * size + p % size for p in range(context - count, context))
+            plan.groups.append(GroupTables(slots, tables))

@@ -126,6 +126,8 @@ class Scheduler:
             draft.plan.wants_hidden = self._speculator.wants_hidden
         self._rows.add_decodes(draft.plan, draft.decodes)
         self._rows.add_parts(draft.plan, draft.parts.values())
+        if self._kv.others:
+            self._rows.add_groups(draft.plan)
         epochs = [request.epoch for request in draft.decodes]
         return Step(draft.plan, draft.decodes, epochs, list(draft.parts.values()), self._kv.take_copies())
 

@@ -36,6 +36,7 @@ class Hit:
     num_tokens: int
     chain: Link | None
     num_gone: int = 0  # null blocks, at the beginning
+    others: tuple[Hit, ...] = ()  # of the other layer groups: `minillm.core.groups`
 
 
 class BlockCopies:

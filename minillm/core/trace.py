@@ -33,7 +33,7 @@ Kinds, and what their fields mean:
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from minillm.core.blocks import NULL_BLOCK
 
@@ -77,6 +77,7 @@ class TraceEvent(NamedTuple):
     computed: int = 0
     token_id: int = -1
     note: str = ""
+    group: int = 0  # of layers, whose blocks these are: `minillm.core.groups`
 
 
 class Trace:
@@ -101,11 +102,24 @@ class Trace:
         computed: int = 0,
         token_id: int = -1,
         note: str = "",
+        group: int = 0,
     ) -> None:
         if self.enabled:
+            blocks = tuple(blocks)
             self.events.append(
-                TraceEvent(self.step, self.time_s, kind, request_id, tuple(blocks), tokens, computed, token_id, note)
+                TraceEvent(self.step, self.time_s, kind, request_id, blocks, tokens, computed, token_id, note, group)
             )
+
+
+class GroupTrace(Trace):
+    """What one layer group does, as events of another trace."""
+
+    def __init__(self, trace: Trace, group: int) -> None:
+        super().__init__(trace.enabled)
+        self._trace, self._group = trace, group
+
+    def emit(self, kind: Kind, request_id: str, *args: Any, **fields: Any) -> None:
+        self._trace.emit(kind, request_id, *args, **{**fields, "group": self._group})
 
 
 class Replay:
@@ -121,6 +135,7 @@ class Replay:
         self._drafted: dict[str, int] = {}  # tokens that will run behind those about to be scheduled
         self.waiting: set[str] = set()
         self.running: set[str] = set()
+        self.groups: dict[int, Replay] = {}  # of the other layer groups: their tables, of the same blocks
         self.num_applied = 0
 
     def apply(self, events: Iterable[TraceEvent]) -> None:
@@ -130,6 +145,9 @@ class Replay:
 
     def _apply(self, event: TraceEvent) -> None:
         request_id = event.request_id
+        if event.group:
+            self._group(event.group)._apply(event._replace(group=0))
+            return
         match event.kind:
             case "arrive":
                 self.known[request_id] = event.tokens
@@ -202,6 +220,12 @@ class Replay:
                 self.waiting.remove(request_id)
                 self.running.add(request_id)
                 self.computed.setdefault(request_id, 0)
+
+    def _group(self, group: int) -> Replay:
+        if group not in self.groups:
+            self.groups[group] = Replay(0)
+            self.groups[group].holders, self.groups[group].cached = self.holders, self.cached
+        return self.groups[group]
 
     def _hold(self, request_id: str, blocks: Iterable[int]) -> None:
         for block in blocks:

@@ -99,16 +99,18 @@ class Decoder:
     def __init__(self, spec: ModelSpec, parameters: Parameters, ops: Ops) -> None:
         self.spec, self.parameters, self.ops = spec, parameters, ops
 
-    def hidden_states(self, batch: Batch, caches: Sequence[tuple[Array, Array]]) -> Array:
+    def hidden_states(
+        self, batch: Batch, caches: Sequence[tuple[Array, Array]], batches: Sequence[Batch] | None = None
+    ) -> Array:
         """``[S, hidden]`` of ``batch.sample_tokens``, after the last norm; ``caches`` holds (keys, values) of each
-        layer."""
+        layer, ``batches`` its slots and reads where layers differ in them."""
         spec, ops, p = self.spec, self.ops, self.parameters
         hidden = ops.embed(p.embed, batch.token_ids)
         if spec.embedding_scale != 1.0:
             hidden = hidden * spec.embedding_scale
         normed = ops.rms_norm(hidden, p.layers[0].attention_norm, spec.norm_eps)
         for i, layer in enumerate(p.layers):
-            attended = attend(spec, ops, layer, normed, batch, caches[i])
+            attended = attend(spec, ops, layer, normed, batch if batches is None else batches[i], caches[i])
             if i == spec.layers - 1:
                 # Nothing but the sampled rows is read after the last attention.
                 attended = ops.take_rows(attended, batch.sample_tokens)

@@ -35,6 +35,14 @@ class Rope:
     divisors: tuple[float, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class LayerGroup:
+    """Layers with one window, the K/V of which one block holds."""
+
+    window: int | None
+    layers: tuple[int, ...]
+
+
 @dataclass(frozen=True)
 class ModelSpec:
     """A decoder of the Llama family. Sizes are in elements, ``windows`` has one entry for each layer."""
@@ -124,6 +132,19 @@ class ModelSpec:
         """Keys that a query sees in the layer that sees most; None is all."""
         windows = [window for window in self.windows if window is not None]
         return max(windows) if len(windows) == self.layers else None
+
+    def layer_groups(self) -> list[LayerGroup]:
+        """The layers by window, those that see most first, in groups of as many as the rarest window has, or fewer."""
+        by_window: dict[int | None, list[int]] = {}
+        for layer, window in enumerate(self.windows):
+            by_window.setdefault(window, []).append(layer)
+        size = min(len(layers) for layers in by_window.values())
+        ordered = sorted(by_window.items(), key=lambda item: -math.inf if item[0] is None else -item[0])
+        return [
+            LayerGroup(window, tuple(layers[i : i + size]))
+            for window, layers in ordered
+            for i in range(0, len(layers), size)
+        ]
 
     @property
     def score_scale(self) -> float:

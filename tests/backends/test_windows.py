@@ -1,7 +1,8 @@
-"""Models all of whose layers have a sliding window, on the engine: what is given back is never missed."""
+"""Models with sliding windows, in all layers or in some, on the engine: what is given back is never missed."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,30 +12,47 @@ import torch
 from random_models import random_model, transformers_model
 
 from minillm.backends import create_backend
+from minillm.backends.plans import Chunk, plan_of
+from minillm.core.blocks import PoolError
 from minillm.core.config import EngineConfig
 from minillm.core.engine import Engine
 from minillm.core.sampling import SamplingParams
 from minillm.models.load import LoadedModel, load_model
+from minillm.models.spec import ModelSpec, Rope
 
 WINDOW = 7
 PROMPTS = [[5, 17, 40, 3], [41, 9] * 12, [7, 7, 7, 60, 12, 33, 2, 8, 1], [41, 9] * 12 + [5]]
 PARAMS = SamplingParams(temperature=0, max_tokens=30, logprobs=0)
 
 
-@pytest.fixture(scope="module")
-def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, LoadedModel]:
+ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
+    "all windowed": ("MistralForCausalLM", {"sliding_window": WINDOW}),
+    "every other": ("Gemma2ForCausalLM", {"head_dim": 16, "sliding_window": WINDOW, "query_pre_attn_scalar": 10}),
+    "all but the first": (
+        "Qwen2ForCausalLM",
+        {"use_sliding_window": True, "sliding_window": WINDOW, "max_window_layers": 1},
+    ),
+}
+SIZES = {"vocab_size": 61, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 4}
+HEADS = {"num_attention_heads": 6, "num_key_value_heads": 2, "max_position_embeddings": 128}
+
+
+@pytest.fixture(scope="module", params=ARCHITECTURES)
+def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, LoadedModel]:
     """(transformers' model, ours of the same weights)."""
-    directory = tmp_path_factory.mktemp("mistral")
-    sizes = {"vocab_size": 61, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 3}
-    heads = {"num_attention_heads": 6, "num_key_value_heads": 2, "max_position_embeddings": 128}
-    reference = transformers_model(directory, "MistralForCausalLM", sliding_window=WINDOW, **sizes, **heads)
+    directory = tmp_path_factory.mktemp("model")
+    architecture, more = ARCHITECTURES[request.param]
+    reference = transformers_model(directory, architecture, **SIZES, **HEADS, **more)
     return reference, load_model(directory)
 
 
 def run(model: LoadedModel, name: str, **options: Any) -> Engine:
     """Freed and unwritten slots are NaN, and every structure is checked after every step."""
+    groups = len(model.spec.layer_groups()) if options.get("free_behind_window", True) else 1
     config = EngineConfig(**{"block_size": 3, "num_blocks": 60, "debug_checks": True, **options})
+    config = replace(config, num_blocks=groups * (config.num_blocks or 0))
     engine = Engine(create_backend(model, name, dtype="float32", device="cpu", debug_poison=True), config)
+    assert 1 + len(engine.capacity.other_windows) == groups
     for prompt in PROMPTS:
         engine.add_request(prompt, PARAMS)
     list(engine.run())
@@ -68,11 +86,47 @@ def test_outputs_are_those_of_transformers(both: Any, name: str, options: dict[s
         np.testing.assert_allclose(drawn, given.max(-1), atol=2e-4)  # and each is the likeliest
 
 
+@pytest.mark.parametrize(
+    ("windows", "groups"),
+    [
+        ((None, None), [(None, (0, 1))]),
+        ((4, None, 4, None), [(None, (1, 3)), (4, (0, 2))]),
+        ((4, 4, 4, None, 4, 4), [(None, (3,)), *((4, (i,)) for i in (0, 1, 2, 4, 5))]),
+        ((8, 8, 4, 8, 4), [(8, (0, 1)), (8, (3,)), (4, (2, 4))]),
+    ],
+)
+def test_layers_are_grouped_by_window(windows: tuple[int | None, ...], groups: list[Any]) -> None:
+    sizes = {"vocab_size": 9, "hidden": 8, "heads": 2, "kv_heads": 1, "head_dim": 4, "intermediate": 8}
+    spec = ModelSpec("X", layers=len(windows), max_positions=64, norm_eps=1e-5, rope=Rope(), windows=windows, **sizes)
+    assert [(group.window, group.layers) for group in spec.layer_groups()] == groups
+
+
 @pytest.mark.parametrize("name", ["numpy", "torch"])
-def test_a_model_with_a_layer_that_sees_all_keeps_all(tmp_path: Path, name: str) -> None:
+def test_a_hybrid_model_holds_less(tmp_path: Path, name: str) -> None:
+    """One layer of four sees everything: it alone keeps all tokens, the others a window of them."""
+    windows = {"use_sliding_window": True, "sliding_window": WINDOW, "max_window_layers": 1}
+    model = random_model(tmp_path, architectures=["Qwen2ForCausalLM"], num_hidden_layers=4, head_dim=8, **windows)
+    used = {}
+    for frees in (True, False):
+        config = EngineConfig(block_size=2, num_blocks=200, free_behind_window=frees, prefix_caching=False)
+        engine = Engine(create_backend(model, name, dtype="float32", device="cpu", debug_poison=True), config)
+        request = engine.add_request([5] * 10, SamplingParams(temperature=0, max_tokens=50))
+        while engine.has_work():
+            engine.step()
+            used[frees] = engine.kv_usage().used_bytes or used.get(frees, 0)
+        assert request.num_output == 50
+    token_bytes = 2 * 2 * 8 * 4  # K and V, heads, head size, float32: of one layer
+    assert used[False] == 4 * 58 * token_bytes  # before the last step
+    assert 0 < used[True] <= (58 + 3 * (WINDOW + 3)) * token_bytes
+
+
+def test_what_layer_groups_do_not_support_is_refused(tmp_path: Path) -> None:
     windows = {"use_sliding_window": True, "sliding_window": WINDOW, "max_window_layers": 1}
     model = random_model(tmp_path, architectures=["Qwen2ForCausalLM"], head_dim=8, **windows)
-    assert set(model.spec.windows) == {None, WINDOW}
-    engine = run(model, name)
-    assert engine.capacity.window is None
-    assert not [event for event in engine.trace.events if event.kind == "leave"]
+    engine = Engine(create_backend(model, "numpy"), EngineConfig(num_blocks=20))
+    with pytest.raises(PoolError, match=r"events of cached blocks with 2 layer groups.* free_behind_window=False"):
+        engine.kv.events()
+    with pytest.raises(PoolError, match=r"a transfer of blocks with 2 layer groups.* free_behind_window=False"):
+        engine.kv.find([1, 2, 3], ())
+    with pytest.raises(ValueError, match="tables of 1 layer groups, the K/V is in 2"):
+        engine.backend.run(plan_of([Chunk([1, 2, 3], [1])], 16))

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from dataclasses import replace
 
 import pytest
-from core_harness import Case, Job, drive, make_engine, windowed_case
+from core_harness import Case, Job, drive, grouped_case, make_engine, windowed_case
 from kv_callers import make_request, random_calls
 
 from minillm.backends.hash_model import HashModel
 from minillm.core.config import EngineConfig
+from minillm.core.groups import GroupedKV
 from minillm.core.kv_manager import KVManager
 from minillm.core.request import RequestError
 from minillm.core.sampling import SamplingParams
@@ -33,6 +35,50 @@ def test_the_random_workloads_reach_what_they_are_for() -> None:
     forks = [e for e in events if e.kind == "fork" and 0 in e.blocks]
     assert len([e for e in events if e.kind == "leave"]) > 500
     assert min(len(hits), len(swaps), len(forks)) > 3
+
+
+@pytest.mark.parametrize("first", range(0, 600, 100))
+def test_every_invariant_with_layer_groups(first: int) -> None:
+    for seed in range(first, first + 100):
+        drive(grouped_case(random.Random(seed)))
+
+
+def test_the_random_workloads_of_layer_groups_reach_what_they_are_for() -> None:
+    outcomes = [drive(grouped_case(random.Random(seed))) for seed in range(300)]
+    events = [event for outcome in outcomes for event in outcome.engine.trace.events if event.group]
+    kinds = Counter(event.kind for event in events)
+    assert kinds["leave"] > 500
+    assert min(kinds[kind] for kind in ("hit", "fork", "copy", "evict", "swap_out", "swap_in")) > 20
+    assert sum(bool(o.model.moved) and bool(o.engine.kv.others) for o in outcomes) > 3  # drafted trees
+
+
+def test_layer_groups_hit_what_each_can_serve() -> None:
+    """All of the prefix where a layer sees all, the last of it where a window does; evicted there, it is no hit."""
+    kv = GroupedKV(21, 2, other_windows=[4], window=None)
+    first = make_request("a", [1, 2, 3, 4, 5, 6, 7, 8, 9])
+    assert kv.admit(first, kv.lookup(first))
+    assert kv.reserve(first, 8)
+    first.num_computed = 8
+    kv.commit(first)
+    everything, windowed = list(kv.table("a")), list(kv.others[0].table("a"))
+    assert windowed[:2] == [0, 0]
+    assert not set(everything) & set(windowed)
+    hit = kv.lookup(make_request("b", [1, 2, 3, 4, 5, 6, 7, 8, 0]))
+    assert (hit.blocks, hit.others[0].blocks) == (everything, windowed)
+    kv.release(first)
+    kv.others[0].index.remove(windowed[3])
+    hit = kv.lookup(make_request("c", [1, 2, 3, 4, 5, 6, 7, 8, 0]))
+    assert hit.num_tokens == hit.others[0].num_tokens == 6
+    kv.others[0].index.remove(windowed[2])
+    hit = kv.lookup(make_request("d", [1, 2, 3, 4, 5, 6, 7, 8, 0]))
+    assert hit.num_tokens == hit.others[0].num_tokens == 4  # of what was left behind and is cached still
+
+
+def test_layer_groups_that_take_too_much_are_refused() -> None:
+    engine, _ = make_engine(EngineConfig(block_size=2, num_blocks=21), window=None, other_windows=(None,))
+    with pytest.raises(RequestError, match="need 22 KV blocks of 2, the pool has 20: lower max_tokens to 1 "):
+        engine.add_request([0] * 20, SamplingParams(max_tokens=3))
+    engine.add_request([0] * 20, SamplingParams(max_tokens=1))
 
 
 def test_the_manager_under_random_callers() -> None:

@@ -17,7 +17,7 @@ from mutants.services import DRAFTER_MUTANTS, LOAD_MUTANTS, METRICS_MUTANTS, ORD
 from mutants.speculation import DRAFT_MODEL_MUTANTS, HEAD_MUTANTS, HIDDEN_MUTANTS, RULE_MUTANTS, SPECULATION_MUTANTS
 from mutants.text import TEXT_MUTANTS
 from mutants.transfer import HAND_OFF_MUTANTS, TIER_MUTANTS, TRANSFER_MUTANTS
-from mutants.windows import REACH_MUTANTS, WINDOW_CALL_MUTANTS, WINDOW_MUTANTS
+from mutants.windows import GROUP_MUTANTS, REACH_MUTANTS, WINDOW_CALL_MUTANTS, WINDOW_MUTANTS
 
 MUTANTS: list[Mutant] = [
     Mutant(fault, edits, killer)
@@ -53,6 +53,7 @@ MUTANTS: list[Mutant] = [
         (killers.TRANSFER, TRANSFER_MUTANTS),
         (killers.INDEX, REACH_MUTANTS),
         (killers.WINDOW, WINDOW_MUTANTS),
+        (killers.GROUPS, GROUP_MUTANTS),
         (killers.WINDOW_CALLS, WINDOW_CALL_MUTANTS),
     ]
     for fault, edits in table.items()

@@ -39,19 +39,19 @@ POOL_MUTANTS: dict[str, list[Edit]] = {
 
 # Killed by random callers of the manager, for the engine's requests do not do all that it offers.
 MANAGER_MUTANTS: dict[str, list[Edit]] = {
-    "shared block written": [Edit(KVManager, "reserve", "ref_counts[table[written]] > 1", "ref_counts[0] > 1")],
+    "shared block written": [Edit(KVManager, "_missing", "ref_counts[table[written]] > 1", "ref_counts[0] > 1")],
     "copy not counted": [Edit(KVManager, "reserve", "missing + is_shared > ", "missing > ")],
-    "copied though held alone": [Edit(KVManager, "reserve", "ref_counts[table[written]] > 1", "ref_counts[0] < 1")],
-    "copied block kept": [Edit(KVManager, "reserve", "self.pool.release(source, to_front=False)", "pass")],
-    "copy not recorded": [Edit(KVManager, "reserve", "self._copies.add(source, target)", "pass")],
-    "copy the wrong way": [Edit(KVManager, "reserve", "add(source, target)", "add(target, source)")],
+    "copied though held alone": [Edit(KVManager, "_missing", "ref_counts[table[written]] > 1", "ref_counts[0] < 1")],
+    "copied block kept": [Edit(KVManager, "_fill", "self.pool.release(source, to_front=False)", "pass")],
+    "copy not recorded": [Edit(KVManager, "_fill", "self._copies.add(source, target)", "pass")],
+    "copy the wrong way": [Edit(KVManager, "_fill", "add(source, target)", "add(target, source)")],
     "fork not counted": [Edit(KVManager, "fork", "self.pool.touch(block)", "pass")],
     "fork shares what is in flight": [
         Edit(KVManager, "fork", "table.blocks[: self.blocks_for(parent.num_computed)]", "list(table.blocks)")
     ],
-    "swapped blocks not copied": [Edit(KVManager, "swap_out", "self._copies.add(source, target)", "pass")],
+    "swapped blocks not copied": [Edit(KVManager, "_leave", "self._copies.add(source, target)", "pass")],
     "last block not swapped": [
-        Edit(KVManager, "swap_out", "in table.blocks[gone :", "in table.blocks[gone : -1 +")
+        Edit(KVManager, "_store", "in table.blocks[gone :", "in table.blocks[gone : -1 +")
     ],
     "host block shared that still fills up": [
         Edit(HostBlocks, "store", "if i < num_full:  # a", "if True:  # a"),
@@ -61,16 +61,16 @@ MANAGER_MUTANTS: dict[str, list[Edit]] = {
     "host room counted twice": [
         Edit(HostBlocks, "store", "len(contents) - sum(host is not None for host in known) > ", "len(contents) > ")
     ],
-    "host blocks kept when back": [Edit(KVManager, "swap_in", "self.host.release(swapped.hosts)", "pass")],
+    "host blocks kept when back": [Edit(KVManager, "_return", "self.host.release(swapped.hosts)", "pass")],
     "host blocks of the dead kept": [Edit(KVManager, "release", "self.host.release(swapped.hosts)", "pass")],
     "block of a later epoch joins": [
         Edit(KVManager, "_still_there", "self.pool.epochs[twin.block] != twin.epoch", "False")
     ],
     "free block joins uncached": [Edit(KVManager, "_still_there", " if self.pool.ref_counts[twin.block]", " if True")],
-    "joining block not held": [Edit(KVManager, "swap_in", "pool.touch(block)", "pass")],
-    "joining blocks counted as free": [Edit(KVManager, "swap_in", "pool.num_free - revived", "pool.num_free")],
+    "joining block not held": [Edit(KVManager, "_hold", "self.pool.touch(block)", "pass")],
+    "joining blocks counted as free": [Edit(KVManager, "_returning", "len(found) + revived", "len(found)")],
     "swapped in without room": [
-        Edit(KVManager, "swap_in", "self.most_blocks(swapped.num_tokens, request.num_known)", "len(swapped.hosts)")
+        Edit(KVManager, "_returning", "swapped.num_tokens, request.num_known)", "0, swapped.num_tokens)")
     ],
     "twin of a freed host block kept": [Edit(HostBlocks, "release", "self._forget_twin(host)", "pass")],
     "copy of a copy": [Edit(BlockCopies, "take", "sources.get(source, source)", "source")],
@@ -85,7 +85,7 @@ MANAGER_MUTANTS: dict[str, list[Edit]] = {
     "router counts blocks behind a gap": [
         Edit(PrefixReplica, "cached_tokens", "and keys.digest(cached) in self._digests", "and self._digests")
     ],
-    "evicted block keeps its place": [Edit(KVManager, "_allocate", "self.index.remove(block)", "0")],
+    "evicted block keeps its place": [Edit(KVManager, "_allocate", "owner.index.remove(block)", "0")],
 }  # fmt: skip
 
 # Killed by random callers of an index, against a dictionary of prefixes.

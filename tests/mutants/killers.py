@@ -9,7 +9,7 @@ from dataclasses import replace
 import output_cases
 from adversaries import DRAFTERS
 from ambiguous_grammars import check_ambiguous
-from core_harness import drive, random_case, windowed_case
+from core_harness import drive, grouped_case, random_case, windowed_case
 from enumeration import PARTS, VOCAB, check_certain, check_rule
 from evictor_callers import random_evictions
 from grammar_harness import audit, random_grammar
@@ -39,6 +39,10 @@ def drafted_workload(case: int, drafters: Sequence[str] = tuple(DRAFTERS)) -> No
 
 def windowed_workload(case: int) -> None:
     drive(windowed_case(random.Random(case)))
+
+
+def grouped_workload(case: int) -> None:
+    drive(grouped_case(random.Random(case)))
 
 
 def windowed_calls(case: int) -> None:
@@ -93,6 +97,7 @@ OUTPUTS = Killer(
     2000,
 )
 WINDOW = Killer("tests/core/test_windows.py::test_every_invariant_at_every_step", windowed_workload, 1000)
+GROUPS = Killer("tests/core/test_windows.py::test_every_invariant_with_layer_groups", grouped_workload, 2000)
 WINDOW_CALLS = Killer("tests/core/test_windows.py::test_the_manager_under_random_callers", windowed_calls, 1000)
 RULE = Killer(
     "tests/core/test_verification.py::test_the_rejection_rule_yields_the_target_distribution", enumeration, 100

@@ -11,9 +11,7 @@ from minillm.core.trace import Replay
 
 # Killed by the tests of the engine's loop.
 LOOP_MUTANTS: dict[str, list[Edit]] = {
-    "the way out of a refusal one too long": [
-        Edit(engine, "check_room", "most = total // beams * block_size + 1", "most = total // beams * block_size + 2")
-    ],
+    "the way out of a refusal one too long": [Edit(engine, "check_room", "* block_size + 1", "* block_size + 2")],
     "the last output token needs a block": [
         Edit(engine, "check_room", "(0, max_total_tokens - 1)", "(0, max_total_tokens)")
     ],

@@ -29,15 +29,15 @@ NO_EXTRAS = [
 ]
 
 ENGINE_MUTANTS: dict[str, list[Edit]] = {
-    "old key kept on reuse": [Edit(KVManager, "_allocate", "self.index.remove(block)", "0")],
+    "old key kept on reuse": [Edit(KVManager, "_allocate", "owner.index.remove(block)", "0")],
     "unchained hash": [UNCHAINED, *NO_PARENT],
     "short hash without verification": [*NO_PARENT, *NO_TOKENS, *NO_EXTRAS],
     "tokens not compared": NO_TOKENS,
     "full-prompt hit": [Edit(KVManager, "lookup", "(request.num_known - 1)", "request.num_known")],
-    "one block too few": [Edit(KVManager, "reserve", "-(-num_tokens //", "-(-(num_tokens - 1) //")],
-    "one block too many": [Edit(KVManager, "reserve", "-(-num_tokens //", "-(-(num_tokens + 1) //")],
-    "hit not held": [Edit(KVManager, "admit", "self.pool.touch(block)", "pass")],
-    "revived blocks counted as free": [Edit(KVManager, "shortage", "pool.num_free - revived", "pool.num_free")],
+    "one block too few": [Edit(KVManager, "_missing", "-(-num_tokens //", "-(-(num_tokens - 1) //")],
+    "one block too many": [Edit(KVManager, "_missing", "-(-num_tokens //", "-(-(num_tokens + 1) //")],
+    "hit not held": [Edit(KVManager, "_start", "self.pool.touch(block)", "pass")],
+    "revived blocks counted as free": [Edit(KVManager, "_needed", "len(held) + revived", "len(held)")],
     "part of a block indexed": [Edit(KVManager, "_index", "num_computed // self.block_size", "num_computed")],
     "released to the wrong count": [Edit(BlockPool, "release", "self.ref_counts[block] -= 1", "pass")],
     "progress kept when preempted": [Edit(Scheduler, "_preempt_one", "request.num_computed = 0", "pass")],

@@ -5,8 +5,11 @@ from __future__ import annotations
 from mutation import Edit
 
 from minillm.core import prefix, radix
+from minillm.core.commit import Committer
 from minillm.core.engine import Engine
+from minillm.core.groups import GroupedKV
 from minillm.core.kv_manager import KVManager
+from minillm.core.rows import RowWriter
 from minillm.core.trace import Replay
 from minillm.core.window import Window
 
@@ -33,13 +36,41 @@ WINDOW_MUTANTS: dict[str, list[Edit]] = {
     "hit a block short of the window": [Edit(Window, "reach", "-(-self._kept() // self.block_size)", "1")],
 }  # fmt: skip
 
+# Killed by workloads on a model with layer groups.
+GROUP_MUTANTS: dict[str, list[Edit]] = {
+    "another group's tables": [Edit(RowWriter, "add_groups", "[kv.table(", "[self._kv.table(")],
+    "another group's window": [
+        Edit(Engine, "__init__", "= capacity.other_windows", '= (options["window"],) * len(capacity.other_windows)')
+    ],
+    "another group's slots": [
+        Edit(RowWriter, "add_groups", "GroupTables(slots, tables)", "GroupTables(plan.slots, tables)")
+    ],
+    "a longer hit than all groups serve": [Edit(GroupedKV, "lookup", "if all(", "if any(")],
+    "room for one group only": [Edit(GroupedKV, "_needed", "sum(", "max(")],
+    "reserved without room": [Edit(GroupedKV, "reserve", "> self.pool.num_free", "> self.pool.num_free + 1")],
+    "one group committed": [Edit(GroupedKV, "commit", "in self._sharing", "in [self]")],
+    "one group forked": [Edit(GroupedKV, "fork", "in self._sharing", "in [self]")],
+    "one group rewound": [Edit(GroupedKV, "rewind", "in self._sharing", "in [self]")],
+    "one group released": [Edit(GroupedKV, "release", "in self._sharing", "in [self]")],
+    "evicted from its own group's index alone": [
+        Edit(KVManager, "_allocate", "for owner in self._sharing:", "for owner in [self]:")
+    ],
+    "stored in part and not given up": [Edit(GroupedKV, "swap_out", "self.host.release(hosts)", "pass")],
+    "what comes back is not held": [Edit(GroupedKV, "swap_in", "self._hold(stays)", "pass")],
+    "swapped in without room for all": [Edit(GroupedKV, "swap_in", "> self.pool.num_free", "> 2 * self.pool.num_free")],
+    "a drafted path moved in one group": [
+        Edit(Committer, "_keep_accepted", "(self._kv, *self._kv.others)", "(self._kv,)")
+    ],
+    "replayed as another group's": [Edit(Replay, "_apply", "if event.group:", "if event.group > 1:")],
+}  # fmt: skip
+
 # Killed by random callers of the manager.
 WINDOW_CALL_MUTANTS: dict[str, list[Edit]] = {
-    "a hit's window is allocated again": [Edit(KVManager, "shortage", "- len(held) -", "- len(hit.blocks) -")],
-    "null block held by a hit": [Edit(KVManager, "admit", "hit.blocks[hit.num_gone :]", "hit.blocks")],
+    "a hit's window is allocated again": [Edit(KVManager, "_needed", "- len(held) +", "- len(hit.blocks) +")],
+    "null block held by a hit": [Edit(KVManager, "_start", "hit.blocks[hit.num_gone :]", "hit.blocks")],
     "a fork forgets what was left": [Edit(KVManager, "fork", ", table.num_gone)", ")")],
-    "a swapped table forgets what was left": [Edit(KVManager, "swap_out", "table.keys, gone)", "table.keys)")],
-    "swapped in at the beginning": [Edit(KVManager, "swap_in", "[*[NULL_BLOCK] * gone, *blocks]", "blocks")],
+    "a swapped table forgets what was left": [Edit(KVManager, "_leave", "table.keys, table.num_gone)", "table.keys)")],
+    "swapped in at the beginning": [Edit(KVManager, "_return", "[*[NULL_BLOCK] * gone, *blocks]", "blocks")],
     "null block freed": [Edit(KVManager, "_drop", "block != NULL_BLOCK", "True")],
     "filed from the root without its beginning": [Edit(KVManager, "_index", "if table.num_gone:", "if False:")],
 }  # fmt: skip
