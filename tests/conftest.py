@@ -1,12 +1,18 @@
-"""For all tests: property tests have no deadline, since a busy machine is no failure; a Chromium for who asks."""
+"""For all tests: no deadline for property tests and one thread for sums, so that a busy machine is no failure."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from hypothesis import settings
+
+# Models of tests are small: a second thread of torch or of NumPy's BLAS has little to do but to wait for the first, and
+# where another program has its core, that takes ten times as long. Read when the libraries are loaded.
+for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(_name, "1")
 
 settings.register_profile("handbook", deadline=None)
 settings.load_profile("handbook")
