@@ -17,6 +17,7 @@ from minillm.core.blocks import PoolError
 from minillm.core.config import EngineConfig
 from minillm.core.engine import Engine
 from minillm.core.sampling import SamplingParams
+from minillm.core.transfer.device import DeviceStore
 from minillm.models.load import LoadedModel, load_model
 from minillm.models.spec import ModelSpec, Rope
 
@@ -128,5 +129,22 @@ def test_what_layer_groups_do_not_support_is_refused(tmp_path: Path) -> None:
         engine.kv.events()
     with pytest.raises(PoolError, match=r"a transfer of blocks with 2 layer groups.* free_behind_window=False"):
         engine.kv.find([1, 2, 3], ())
+    with pytest.raises(ValueError, match=r"blocks of 2 layer groups cannot be handed over.* free_behind_window=False"):
+        DeviceStore(engine, "X")
+    DeviceStore(Engine(create_backend(model, "numpy"), EngineConfig(num_blocks=20, free_behind_window=False)), "X")
     with pytest.raises(ValueError, match="tables of 1 layer groups, the K/V is in 2"):
         engine.backend.run(plan_of([Chunk([1, 2, 3], [1])], 16))
+
+
+@pytest.mark.parametrize("name", ["numpy", "torch"])
+def test_groups_take_no_more_memory_than_one_table(tmp_path: Path, name: str) -> None:
+    windows = {"use_sliding_window": True, "sliding_window": WINDOW, "max_window_layers": 1}
+    model = random_model(
+        tmp_path, architectures=["Qwen2ForCausalLM"], num_hidden_layers=3, max_position_embeddings=64, **windows
+    )
+    total = {}
+    for frees in (True, False):
+        config = EngineConfig(block_size=4, free_behind_window=frees)
+        total[frees] = Engine(create_backend(model, name, device="cpu"), config).kv_usage().total_bytes
+    # The null block is one of all, and is not counted.
+    assert 0 <= total[True] - total[False] < 4 * model.spec.kv_elements_per_token * 4

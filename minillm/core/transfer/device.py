@@ -19,10 +19,16 @@ class DeviceStore:
     def __init__(self, engine: Engine, model: str, *, max_held_share: float = 0.5) -> None:
         """``model``: names the weights, and the type of the K/V. At most ``max_held_share`` of the pool is held.
 
-        ``ValueError`` without a prefix cache; ``TypeError`` for a backend that cannot give out blocks.
+        ``ValueError`` without a prefix cache, or with layer groups; ``TypeError`` for a backend that cannot give out
+        blocks.
         """
         if not engine.config.prefix_caching:
             raise ValueError("prefix_caching is off: blocks that come from elsewhere are found by their prefix alone")
+        if engine.kv.others:
+            raise ValueError(
+                f"blocks of {1 + len(engine.kv.others)} layer groups cannot be handed over, those of one can: "
+                "set free_behind_window=False, then all layers share their blocks"
+            )
         if not isinstance(engine.backend, BlockPorter):
             raise TypeError(f"{type(engine.backend).__name__} has no read_blocks and write_blocks")
         self._engine = engine
