@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from core_harness import Case, Job, drive, grouped_case, make_engine, windowed_case
 from kv_callers import make_request, random_calls
 
 from minillm.backends.hash_model import HashModel
+from minillm.core.chrome_trace import chrome_trace
 from minillm.core.config import EngineConfig
 from minillm.core.groups import GroupedKV
 from minillm.core.kv_manager import KVManager
 from minillm.core.request import RequestError
 from minillm.core.sampling import SamplingParams
+from minillm.core.trace import TraceEvent
 from minillm.core.window import Window
 
 LONG = tuple(i % 2 for i in range(20))
@@ -50,6 +54,25 @@ def test_the_random_workloads_of_layer_groups_reach_what_they_are_for() -> None:
     assert kinds["leave"] > 500
     assert min(kinds[kind] for kind in ("hit", "fork", "copy", "evict", "swap_out", "swap_in")) > 20
     assert sum(bool(o.model.moved) and bool(o.engine.kv.others) for o in outcomes) > 3  # drafted trees
+
+
+def test_layer_groups_leave_the_spans_of_a_request_alone() -> None:
+    """In an exported trace a fork or a swap is one, in however many groups it moves tables."""
+
+    def spans(events: Sequence[TraceEvent]) -> list[Any]:
+        return [entry for entry in chrome_trace(events)["traceEvents"] if entry["ph"] == "X"]
+
+    seen = 0
+    for seed in range(60):
+        engine = drive(grouped_case(random.Random(seed))).engine
+        events = engine.trace.events
+        seen += sum(e.group > 0 and e.kind in ("fork", "swap_out") for e in events)
+        tracks = {e.request_id: None for e in events if not e.group}
+        assert len(tracks) == len({e.request_id: None for e in events})
+        assert spans(events) == spans([e for e in events if not e.group])
+        indexed = {block for one in (engine.kv, *engine.kv.others) for block in one.index.blocks()}
+        assert engine.kv_usage().cached_blocks == len(indexed)
+    assert seen > 10
 
 
 def test_layer_groups_hit_what_each_can_serve() -> None:
