@@ -148,6 +148,6 @@ class HashMedusa(Hashed, MedusaDrafter):
 
 
 def contexts_are_free(drafter: ChainHeads) -> bool:
-    """Whether every block is given back, once all requests have ended."""
+    """Whether every block but the null block is given back, once all requests have ended."""
     contexts = drafter.contexts
-    return sorted(contexts._free) == list(range(contexts._num_blocks))
+    return sorted(contexts._free) == list(range(1, contexts._num_blocks))

@@ -99,13 +99,21 @@ def visible_keys(group: Group, window: int | None) -> NDArray[np.bool_] | None:
 def _beginning_cut(plan: StepPlan, r: int) -> tuple[int, Sequence[int]]:
     """Context and table of a request from the first block that its windows have not left behind.
 
-    What a query may look at follows from distances alone, so the keys before need no place.
+    What a query may look at follows from distances alone, so the keys before need no place. ``ValueError`` for a row
+    that has tokens of its own there.
     """
     context, table = plan.context_lengths[r], plan.block_tables[r]
     if table[0] != NULL_BLOCK:
         return context, table
     gone = bisect_left(table, True, key=lambda block: block != NULL_BLOCK)
-    return context - gone * plan.block_size, table[gone:]
+    context -= gone * plan.block_size
+    queries = plan.query_starts[r + 1] - plan.query_starts[r]
+    if context < queries:
+        raise ValueError(
+            f"step {plan.step}: {queries} tokens of {plan.request_ids[r]} lie in the null block {NULL_BLOCK} of its "
+            f"table, or behind it in {max(0, context)} places: tables begin with it only where a window left blocks"
+        )
+    return context, table[gone:]
 
 
 def _slots_of(context: int, blocks: Sequence[int], block: int) -> slice | NDArray[np.int64]:

@@ -148,3 +148,10 @@ def test_groups_take_no_more_memory_than_one_table(tmp_path: Path, name: str) ->
         total[frees] = Engine(create_backend(model, name, device="cpu"), config).kv_usage().total_bytes
     # The null block is one of all, and is not counted.
     assert 0 <= total[True] - total[False] < 4 * model.spec.kv_elements_per_token * 4
+
+
+def test_a_plan_that_computes_in_the_null_block_is_refused(tmp_path: Path) -> None:
+    backend = create_backend(random_model(tmp_path), "numpy")
+    backend.load(block_size=4, num_blocks=9)
+    with pytest.raises(ValueError, match=r"6 tokens of 0 lie in the null block 0 of its table.* 2 places"):
+        backend.run(plan_of([Chunk([1, 2, 3, 4, 5, 6], [0, 1])], 4))
