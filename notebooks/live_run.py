@@ -26,7 +26,9 @@ with app.setup:
 async def _():
     await notebook.fetch_model("tiny")
     ui = notebook.controls(VISUALIZER, "prompt", "block_size")
+    # As many as the reader chose in the figure; where nothing was chosen, enough to watch them come.
     asked = notebook.asked(VISUALIZER, "tokens")
+    asked = 160 if asked == VISUALIZER.defaults()["tokens"] else asked
     lengths = sorted({asked, *range(16, 257, 16)})
     length = mo.ui.slider(steps=lengths, value=asked, label="Output tokens", show_value=True)
     backends = notebook.backends()
