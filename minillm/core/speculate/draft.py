@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from minillm.backends.base import Capacity
 from minillm.core.request import Request
 from minillm.core.speculate.rejection import Row
-from minillm.core.speculate.tree import check_parents, longest_path, path_to
+from minillm.core.speculate.tree import ROOT, check_parents, depth_first, longest_path, path_to
 
 
 class DraftError(RuntimeError):
@@ -47,6 +47,15 @@ class Draft:
 
 
 NO_DRAFT = Draft()
+
+
+def tree_draft(tokens: Sequence[int], parents: Sequence[int], nodes: Sequence[int]) -> Draft:
+    """Of a tree's ``tokens`` those in ``nodes``, the likeliest first and with all their ancestors, depth first."""
+    walk = depth_first(parents, nodes)
+    if not walk:
+        return NO_DRAFT
+    place = {node: i for i, node in enumerate(walk)}
+    return Draft([tokens[n] for n in walk], [place.get(parents[n], ROOT) for n in walk])
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from minillm.core.draws import bans_all, transform_for
 from minillm.core.logprobs import TokenLogprobs
 from minillm.core.plan import StepPlan, StepResult
 from minillm.core.sampling import uniform
-from minillm.core.speculate.draft import NO_DRAFT, Ask, Draft
+from minillm.core.speculate.draft import Ask, Draft, tree_draft
 from minillm.core.speculate.draft_model import DraftModel
 from minillm.core.speculate.tree import ROOT, path_to
 
@@ -127,20 +127,7 @@ class DraftTree(DraftModel):
     def _best(self, tree: _Tree) -> Draft:
         """The tokens with the best scores; a parent's is never worse than its child's. Each first child is the best."""
         order = sorted(range(len(tree.tokens)), key=lambda n: (-tree.scores[n], n))[: tree.ask.max_tokens]
-        if not order:
-            return NO_DRAFT
-        children: dict[int, list[int]] = {}
-        for node in order:
-            children.setdefault(tree.parents[node], []).append(node)
-        # Depth first: the likeliest path stands at the beginning, and needs no moving if it is accepted.
-        walk: list[int] = []
-        stack = children[ROOT][::-1]
-        while stack:
-            node = stack.pop()
-            walk.append(node)
-            stack.extend(children.get(node, [])[::-1])
-        place = {node: i for i, node in enumerate(walk)}
-        return Draft([tree.tokens[n] for n in walk], [place.get(tree.parents[n], ROOT) for n in walk])
+        return tree_draft(tree.tokens, tree.parents, order)
 
 
 def chances(found: TokenLogprobs, is_greedy: bool) -> list[tuple[int, float]]:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from minillm.backends.base import Capacity
 from minillm.core.plan import StepPlan, StepResult
 from minillm.core.sampling import uniform
-from minillm.core.speculate.draft import NO_DRAFT, Ask, Draft
+from minillm.core.speculate.draft import NO_DRAFT, Ask, Draft, tree_draft
 from minillm.core.speculate.draft_tree import chances
 from minillm.core.speculate.heads import HeadModel, add_draw
 from minillm.core.speculate.tree import ROOT
@@ -103,14 +103,4 @@ def likeliest_tree(levels: Sequence[Sequence[tuple[int, float]]], num_tokens: in
             heapq.heappush(heap, (-before * levels[depth][rank + 1][1], depth, parent, rank + 1, before))
         if depth + 1 < len(levels):
             heapq.heappush(heap, (chance * levels[depth + 1][0][1], depth + 1, node, 0, -chance))
-    children: dict[int, list[int]] = {}
-    for node, parent in enumerate(parents):
-        children.setdefault(parent, []).append(node)
-    walk: list[int] = []
-    stack = children[ROOT][::-1]
-    while stack:
-        node = stack.pop()
-        walk.append(node)
-        stack.extend(children.get(node, [])[::-1])
-    place = {node: i for i, node in enumerate(walk)}
-    return Draft([tokens[n] for n in walk], [place.get(parents[n], ROOT) for n in walk])
+    return tree_draft(tokens, parents, range(len(tokens)))

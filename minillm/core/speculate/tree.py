@@ -50,3 +50,20 @@ def visible(parents: Sequence[int]) -> list[list[bool]]:
         row[node] = True
         rows.append(row)
     return rows
+
+
+def depth_first(parents: Sequence[int], nodes: Sequence[int]) -> list[int]:
+    """``nodes``, each child behind its parent, depth first: of siblings and their branches, the one named first.
+
+    With the likeliest first, the likeliest path is the beginning, and needs no moving if it is accepted.
+    """
+    children: dict[int, list[int]] = {}
+    for node in nodes:
+        children.setdefault(parents[node], []).append(node)
+    walk: list[int] = []
+    stack = children.get(ROOT, [])[::-1]
+    while stack:
+        node = stack.pop()
+        walk.append(node)
+        stack.extend(children.get(node, [])[::-1])
+    return walk
