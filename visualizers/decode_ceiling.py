@@ -18,6 +18,7 @@ from minillm import catalog
 from minillm.catalog import Accelerator, Model
 from minillm.costs import step_time_s
 from minillm.costs.arithmetic import maximum, where
+from visualizers.catalogued import model_choice
 from visualizers.charts import Spec, colour_scale, either, rows, spec
 from visualizers.contract import Choice, Column, Data, Number, Table, Visualizer
 from visualizers.formats import format_value
@@ -262,13 +263,7 @@ VISUALIZER = Visualizer(
         "tokens/s of each sequence <= 1 / step time. Of experts, a step reads those that its tokens choose."
     ),
     inputs=(
-        Choice(
-            "model",
-            "Model",
-            "llama-3-8b",
-            {slug: model.title for slug, model in catalog.models().items()},
-            "Sizes as in the published config.",
-        ),
+        model_choice(),
         Choice(
             "accelerator",
             "Accelerator",

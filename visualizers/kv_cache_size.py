@@ -25,6 +25,7 @@ from minillm.costs import (
     latent_values_per_token,
 )
 from minillm.costs.arithmetic import floor, maximum
+from visualizers.catalogued import model_choice
 from visualizers.charts import Spec, colour_scale, constant, either, rows, spec
 from visualizers.contract import Choice, Column, Data, Number, Table, Visualizer
 from visualizers.palette import colour
@@ -259,13 +260,7 @@ VISUALIZER = Visualizer(
         "ceil(context / block) * block tokens in every layer"
     ),
     inputs=(
-        Choice(
-            "model",
-            "Model",
-            "llama-3-8b",
-            {slug: model.title for slug, model in catalog.models().items()},
-            "Sizes as in the published config.",
-        ),
+        model_choice(),
         Number("context", "Context", "tokens", 8192, 1, 2**20, "Tokens of each sequence.", log=True),
         Number("batch", "Batch", "sequences", 1, 1, 1024, "Sequences at once.", log=True),
         Choice(

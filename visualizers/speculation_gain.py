@@ -17,6 +17,7 @@ import altair as alt
 from minillm import catalog
 from minillm.costs import speculated_tokens, speculative_speedup
 from minillm.costs.arithmetic import where
+from visualizers.catalogued import accelerator_choice, model_choice
 from visualizers.charts import Spec, colour_scale, rows, spec
 from visualizers.contract import Choice, Column, Data, Number, Table, Visualizer
 from visualizers.formats import format_value
@@ -209,20 +210,8 @@ VISUALIZER = Visualizer(
         "with k + 1 tokens of each sequence / of one with 1 token of each"
     ),
     inputs=(
-        Choice(
-            "model",
-            "Target",
-            "llama-3-8b",
-            {slug: model.title for slug, model in catalog.models().items()},
-            "Sizes as in the published config; weights and cache in bf16.",
-        ),
-        Choice(
-            "accelerator",
-            "Accelerator",
-            "h100-sxm",
-            {slug: machine.title for slug, machine in catalog.accelerators().items()},
-            "Bandwidth and dense peak from its data sheet.",
-        ),
+        model_choice("; weights and cache in bf16", title="Target"),
+        accelerator_choice("Bandwidth and dense peak from its data sheet."),
         Choice("prompts", "Measured on", "copy", KINDS, "What the measured runs wrote."),
         Number(
             "acceptance",

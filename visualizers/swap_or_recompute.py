@@ -18,8 +18,9 @@ from minillm.costs import (
     swap_time_s,
 )
 from minillm.costs.arithmetic import where
+from visualizers.catalogued import accelerator_choice, model_choice
 from visualizers.charts import Spec, colour_scale, rows, spec
-from visualizers.contract import Choice, Column, Data, Number, Table, Visualizer
+from visualizers.contract import Column, Data, Number, Table, Visualizer
 
 SWAP, AGAIN = "swapped out and in", "computed again"
 COLOURS = {SWAP: "bandwidth", AGAIN: "compute"}
@@ -169,20 +170,8 @@ VISUALIZER = Visualizer(
         "n = 2 * (swap of a token * peak - FLOPs of a token) / FLOPs of a pair - 1"
     ),
     inputs=(
-        Choice(
-            "model",
-            "Model",
-            "llama-3-8b",
-            {slug: model.title for slug, model in catalog.models().items()},
-            "Sizes as in the published config; weights and cache in bf16.",
-        ),
-        Choice(
-            "accelerator",
-            "Accelerator",
-            "h100-sxm",
-            {slug: machine.title for slug, machine in catalog.accelerators().items()},
-            "Dense bf16 peak from its data sheet.",
-        ),
+        model_choice("; weights and cache in bf16"),
+        accelerator_choice("Dense bf16 peak from its data sheet."),
         Number("context", "Length", "tokens", 4096, LENGTHS[0], LENGTHS[-1], "Tokens of the request.", log=True),
         Number(
             "link",
