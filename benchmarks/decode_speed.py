@@ -22,21 +22,19 @@ there belong models that no cache holds.
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
 import os
 import platform
-import shlex
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+from machine import cpu_name, last_level_cache_mib, report
 from options import positive, record_file, those_here
 
 from minillm import hub
@@ -147,19 +145,6 @@ def with_one_bandwidth(rows: list[dict[str, Any]], results: dict[int, list[dict[
     ]
 
 
-def cpu_name() -> str:
-    """What the processor calls itself."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.is_file() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
-
-
-def last_level_cache_mib() -> float | None:
-    sizes = [p.read_text().strip() for p in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")]
-    return max((int(s[:-1]) / 1024 for s in sizes if s.endswith("K")), default=None)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--models", nargs="+", default=["tiny", "smollm2"])
@@ -205,11 +190,7 @@ def main() -> None:
         "python": platform.python_version(),
     }
     found = {"machine": machine, "prompt_tokens": PROMPT_TOKENS, "results": rows}
-    if options.record:
-        command = shlex.join(["python", "benchmarks/decode_speed.py", *sys.argv[1:]])
-        today = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
-        options.record.write_text(json.dumps({"command": command, "date": today, **found}, indent=2) + "\n")
-    print(json.dumps(found))
+    report(found, options.record)
 
 
 if __name__ == "__main__":

@@ -21,17 +21,14 @@ figure of that name reads it.
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
 import os
 import platform
-import shlex
-import sys
 import time
 from importlib.metadata import version
 from typing import Any
 
-from decode_speed import cpu_name
+from machine import cpu_name, report
 from options import positive, record_file
 
 from minillm.core.grammar import Grammar, Vocabulary
@@ -160,8 +157,7 @@ def main() -> None:
             results.append({**row, **parts})
             cells = "".join(f"{'/'.join(f'{us:,.0f}' for us in part.values()):>30}" for part in parts.values())
             print(f"{name:10}{engine:12}{compile_ms:11,.1f}{cells}")
-    report = {
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+    found = {
         "machine": {"cpu": cpu_name(), "python": platform.python_version(), "load_average": os.getloadavg()[0]},
         "llguidance": version("llguidance"),
         "model": options.model,
@@ -169,10 +165,7 @@ def main() -> None:
         "vocabulary_ms": vocabulary_ms,
         "results": results,
     }
-    if options.record is not None:
-        command = shlex.join(["python", "benchmarks/grammar_mask.py", *sys.argv[1:]])
-        options.record.write_text(json.dumps({"command": command, **report}, indent=2) + "\n")
-    print(json.dumps(report))
+    report(found, options.record)
 
 
 if __name__ == "__main__":

@@ -20,20 +20,17 @@ visualizers/speculation_gain.json`` writes it, with machine and date, where the 
 from __future__ import annotations
 
 import argparse
-import datetime
-import json
 import os
 import platform
-import shlex
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
-from decode_speed import available, cpu_name, last_level_cache_mib
+from decode_speed import available
+from machine import cpu_name, last_level_cache_mib, report
 from options import positive, record_file, those_here, two_or_more
 
 from minillm.core.config import EngineConfig
@@ -202,11 +199,7 @@ def main() -> None:
         "python": platform.python_version(),
     }
     found = {"machine": machine, "output_tokens": options.tokens, "results": rows}
-    if options.record:
-        command = shlex.join(["python", "benchmarks/speculation.py", *sys.argv[1:]])
-        today = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
-        options.record.write_text(json.dumps({"command": command, "date": today, **found}, indent=2) + "\n")
-    print(json.dumps(found))
+    report(found, options.record)
 
 
 if __name__ == "__main__":
