@@ -29,7 +29,7 @@ from importlib.metadata import version
 from typing import Any
 
 from machine import cpu_name, report
-from options import positive, record_file
+from options import positive, record_file, two_or_more
 
 from minillm.core.grammar import Grammar, Vocabulary
 from minillm.core.sampling import SamplingParams
@@ -132,7 +132,7 @@ def summary(times: list[float]) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="smollm2")
-    parser.add_argument("--outputs", type=positive, default=6)
+    parser.add_argument("--outputs", type=two_or_more, default=6)
     parser.add_argument("--max-tokens", type=positive, default=120)
     parser.add_argument("--rounds", type=positive, default=4)
     parser.add_argument("--record", type=record_file)

@@ -14,7 +14,7 @@ def positive(text: str) -> int:
 
 
 def two_or_more(text: str) -> int:
-    """Output tokens, where the first is not counted."""
+    """Tokens or outputs, where the first is not counted or counted by itself."""
     return _at_least(2, text)
 
 

@@ -28,6 +28,7 @@ def benchmark(*arguments: str) -> subprocess.CompletedProcess[str]:
         ("speculation --tokens 1", "'1' is no whole number of at least 2"),
         ("speculation --models nobody", "none of the models is here"),
         ("speculation --record /no/such/folder/file", "name a file in a folder that is there"),
+        ("grammar_mask --outputs 1", "'1' is no whole number of at least 2"),
         ("decode_speed --models nobody", "none of the models is here"),
         ("decode_speed --backends abacus", "invalid choice: 'abacus'"),
         ("decode_speed --record .", "name a file in a folder that is there"),
