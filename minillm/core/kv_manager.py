@@ -120,9 +120,14 @@ class KVManager:
 
     def _needed(self, request: Request, hit: Hit) -> int:
         """Free blocks that the request takes, those of the hit included."""
-        pool, held = self.pool, hit.blocks[hit.num_gone :] if hit.num_gone else hit.blocks
-        revived = sum(pool.ref_counts[block] == 0 for block in held)  # free blocks that the hit takes
-        return KVManager.most_blocks(self, hit.num_tokens, request.num_known) - len(held) + revived
+        held = hit.blocks[hit.num_gone :] if hit.num_gone else hit.blocks
+        return self._free_for(request, hit.num_tokens, held)
+
+    def _free_for(self, request: Request, num_computed: int, found: Sequence[int]) -> int:
+        """Free blocks that a table takes which begins with ``num_computed`` tokens and the blocks ``found``."""
+        ref_counts = self.pool.ref_counts
+        revived = sum(ref_counts[block] == 0 for block in found)
+        return KVManager.most_blocks(self, num_computed, request.num_known) - len(found) + revived
 
     def most_blocks(self, num_computed: int, num_tokens: int) -> int:
         """Most blocks that a request holds at once on its way from ``num_computed`` tokens to ``num_tokens``."""
@@ -395,8 +400,7 @@ class KVManager:
         swapped = self._swapped[request.request_id]
         stays = [self._still_there(host) for host in swapped.hosts]
         found = [block for block in stays if block is not None]
-        revived = sum(self.pool.ref_counts[block] == 0 for block in found)
-        return stays, KVManager.most_blocks(self, swapped.num_tokens, request.num_known) - len(found) + revived
+        return stays, self._free_for(request, swapped.num_tokens, found)
 
     def _hold(self, stays: list[int | None]) -> None:
         """Before anything is allocated, which could evict them."""

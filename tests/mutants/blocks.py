@@ -68,9 +68,15 @@ MANAGER_MUTANTS: dict[str, list[Edit]] = {
     ],
     "free block joins uncached": [Edit(KVManager, "_still_there", " if self.pool.ref_counts[twin.block]", " if True")],
     "joining block not held": [Edit(KVManager, "_hold", "self.pool.touch(block)", "pass")],
-    "joining blocks counted as free": [Edit(KVManager, "_returning", "len(found) + revived", "len(found)")],
+    "joining blocks counted as free": [Edit(KVManager, "_free_for", "len(found) + revived", "len(found)")],
     "swapped in without room": [
-        Edit(KVManager, "_returning", "swapped.num_tokens, request.num_known)", "0, swapped.num_tokens)")
+        Edit(
+            KVManager,
+            "_returning",
+            "swapped.num_tokens, found)",
+            "swapped.num_tokens, found) - KVManager.most_blocks(self, swapped.num_tokens, request.num_known)"
+            " + KVManager.most_blocks(self, 0, swapped.num_tokens)",
+        )
     ],
     "twin of a freed host block kept": [Edit(HostBlocks, "release", "self._forget_twin(host)", "pass")],
     "copy of a copy": [Edit(BlockCopies, "take", "sources.get(source, source)", "source")],

@@ -37,7 +37,7 @@ ENGINE_MUTANTS: dict[str, list[Edit]] = {
     "one block too few": [Edit(KVManager, "_missing", "-(-num_tokens //", "-(-(num_tokens - 1) //")],
     "one block too many": [Edit(KVManager, "_missing", "-(-num_tokens //", "-(-(num_tokens + 1) //")],
     "hit not held": [Edit(KVManager, "_start", "self.pool.touch(block)", "pass")],
-    "revived blocks counted as free": [Edit(KVManager, "_needed", "len(held) + revived", "len(held)")],
+    "revived blocks counted as free": [Edit(KVManager, "_free_for", "len(found) + revived", "len(found)")],
     "part of a block indexed": [Edit(KVManager, "_index", "num_computed // self.block_size", "num_computed")],
     "released to the wrong count": [Edit(BlockPool, "release", "self.ref_counts[block] -= 1", "pass")],
     "progress kept when preempted": [Edit(Scheduler, "_preempt_one", "request.num_computed = 0", "pass")],

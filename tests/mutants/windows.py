@@ -66,7 +66,9 @@ GROUP_MUTANTS: dict[str, list[Edit]] = {
 
 # Killed by random callers of the manager.
 WINDOW_CALL_MUTANTS: dict[str, list[Edit]] = {
-    "a hit's window is allocated again": [Edit(KVManager, "_needed", "- len(held) +", "- len(hit.blocks) +")],
+    "a hit's window is allocated again": [
+        Edit(KVManager, "_needed", "num_tokens, held)", "num_tokens, held) + len(held) - len(hit.blocks)")
+    ],
     "null block held by a hit": [Edit(KVManager, "_start", "hit.blocks[hit.num_gone :]", "hit.blocks")],
     "a fork forgets what was left": [Edit(KVManager, "fork", ", table.num_gone)", ")")],
     "a swapped table forgets what was left": [Edit(KVManager, "_leave", "table.keys, table.num_gone)", "table.keys)")],
