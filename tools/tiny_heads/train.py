@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import math
 import time
 from dataclasses import dataclass
 
 import torch
 from tiny_lm.model import Llama
+from tiny_lm.train import warm_cosine
 
 from minillm.models.heads.files import HeadKind
 
@@ -33,11 +33,7 @@ class Plan:
 
     def lr(self, step: int) -> float:
         """Linear warm-up, then half a cosine down to ``final_lr_share`` of the peak."""
-        if step < self.warmup_steps:
-            return self.peak_lr * (step + 1) / self.warmup_steps
-        done = (step - self.warmup_steps) / max(1, self.steps - self.warmup_steps)
-        low = self.final_lr_share
-        return self.peak_lr * (low + (1 - low) * 0.5 * (1 + math.cos(math.pi * done)))
+        return warm_cosine(step, self.steps, self.peak_lr, self.warmup_steps, self.final_lr_share)
 
 
 PLANS = (

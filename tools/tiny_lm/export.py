@@ -130,7 +130,7 @@ def export_model(
     `target` is the rounded target of a draft model.
     """
     tokenizer = Tokenizer.from_file(str(tokenizer_path))
-    tensors = rounded(model)
+    tensors = rounded(model.state())
     shipped = restored(model, tensors)
     loss = evaluate(shipped, held_out)
     facts = Facts(

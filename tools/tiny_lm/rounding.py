@@ -4,16 +4,18 @@ compressed-tensors: `X.weight` int8 `[out, in]`, `X.weight_scale` float32 `[out,
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 
 from .model import Llama
 
 
-def rounded(model: Llama) -> dict[str, Tensor]:
+def rounded(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Tensors as stored: every matrix in int8 with its scales, norms in float32."""
     tensors: dict[str, Tensor] = {}
-    for name, value in model.state().items():
+    for name, value in state.items():
         if value.dim() == 1:
             tensors[name] = value
             continue
@@ -24,14 +26,18 @@ def rounded(model: Llama) -> dict[str, Tensor]:
     return tensors
 
 
-def restored(model: Llama, tensors: dict[str, Tensor]) -> Llama:
-    """A model of the same shape with the values that a loader reads from `tensors`."""
-    copy = Llama(model.shape)
-    values = {
+def read_back(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The values that a loader reads from tensors as stored."""
+    return {
         name: value * tensors[name + "_scale"] if value.dtype == torch.int8 else value
         for name, value in tensors.items()
         if not name.endswith("_scale")
     }
-    copy.load_state_dict(values)
+
+
+def restored(model: Llama, tensors: dict[str, Tensor]) -> Llama:
+    """A model of the same shape with the values that a loader reads from `tensors`."""
+    copy = Llama(model.shape)
+    copy.load_state_dict(read_back(tensors))
     copy.eval()
     return copy

@@ -20,6 +20,14 @@ from . import storage
 from .model import Llama, Shape
 
 
+def warm_cosine(step: int, steps: int, peak: float, warmup_steps: int, final_share: float) -> float:
+    """The rate of a step: up to ``peak`` in a line, then down to a share of it in half a cosine."""
+    if step < warmup_steps:
+        return peak * (step + 1) / warmup_steps
+    done = (step - warmup_steps) / max(1, steps - warmup_steps)
+    return peak * (final_share + (1 - final_share) * 0.5 * (1 + math.cos(math.pi * done)))
+
+
 @dataclass(frozen=True)
 class Plan:
     """How one model is trained. `phases` are (share of the steps, tokens in a sequence)."""
@@ -51,11 +59,7 @@ class Plan:
 
     def lr(self, step: int) -> float:
         """Linear warm-up, then half a cosine down to `final_lr_share` of the peak."""
-        if step < self.warmup_steps:
-            return self.peak_lr * (step + 1) / self.warmup_steps
-        done = (step - self.warmup_steps) / max(1, self.steps - self.warmup_steps)
-        low = self.final_lr_share
-        return self.peak_lr * (low + (1 - low) * 0.5 * (1 + math.cos(math.pi * done)))
+        return warm_cosine(step, self.steps, self.peak_lr, self.warmup_steps, self.final_lr_share)
 
 
 def batch_at(stream: Tensor, plan: Plan, step: int, seed: int) -> Tensor:
