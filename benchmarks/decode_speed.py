@@ -15,7 +15,7 @@ clock would show, on a busy one too, but for the caches and the memory that othe
 How it could lie: a model smaller than the last-level cache reads no memory at all, so its MBU may
 pass 1 and says little (compare ``bytes_per_step`` with ``last_level_cache_mib``); other programs on
 the machine slow whichever variant they meet, hence the spread. The last line of stdout is JSON.
-``--record visualizers/decode_ceiling.json`` writes it, with the date, where the figure of that name reads it;
+``--record visualizers/figures/decode_ceiling.json`` writes it, with the date, where the figure of that name reads it;
 there belong models that no cache holds.
 """
 

@@ -14,8 +14,8 @@ the same token ids, and of every step the time is taken for the mask and for the
 Times are processor time of the thread; each engine goes first in every other round, and of several rounds (each
 with new grammars) a step counts with its best. Where it flatters: one request at a time, warm caches of the
 processor. Where the two differ: the engine's own masks keep the tokens left in view, llguidance's do not. The last
-line of stdout is JSON. ``--record visualizers/structured_output.json`` writes it, with machine and date, where the
-figure of that name reads it.
+line of stdout is JSON. ``--record visualizers/figures/structured_output.json`` writes it, with machine and date,
+where the figure of that name reads it.
 """
 
 from __future__ import annotations

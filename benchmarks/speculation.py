@@ -14,7 +14,7 @@ With ``--threads 1`` the clock is the processor time of the thread, which other 
 little. How it could lie: a model that lies in the processor's cache (``tiny``) spends its steps on calls, not
 on reading weights, so its ratios are those of calls; greedy answers of small models repeat themselves, which
 flatters the drafters that look back. The last line of stdout is JSON. ``--record
-visualizers/speculation_gain.json`` writes it, with machine and date, where the figure of that name reads it.
+visualizers/figures/speculation_gain.json`` writes it, with machine and date, where the figure of that name reads it.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ with app.setup:
 
     from minillm.core.scheduler import Scheduler
     from visualizers import notebook
-    from visualizers.batching import VISUALIZER
-    from visualizers.batching_run import serve
+    from visualizers.figures.batching import VISUALIZER
+    from visualizers.runs.batching_run import serve
 
 
 @app.cell

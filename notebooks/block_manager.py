@@ -17,8 +17,9 @@ with app.setup:
     from minillm.core.engine import Engine
     from minillm.core.kv_manager import KVManager
     from minillm.core.sampling import SamplingParams
-    from visualizers import block_moments, notebook
-    from visualizers.block_manager import VISUALIZER
+    from visualizers import notebook
+    from visualizers.figures.block_manager import VISUALIZER
+    from visualizers.runs import block_moments
 
 
 @app.cell

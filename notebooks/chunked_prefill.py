@@ -14,8 +14,8 @@ with app.setup:
 
     from minillm.core.scheduler import Scheduler
     from visualizers import notebook
-    from visualizers.chunked_prefill import VISUALIZER
-    from visualizers.chunked_run import run, serve
+    from visualizers.figures.chunked_prefill import VISUALIZER
+    from visualizers.runs.chunked_run import run, serve
 
 
 @app.cell

@@ -15,7 +15,7 @@ with app.setup:
     from minillm import catalog
     from minillm.costs import decode_ceiling_tokens_per_s
     from visualizers import notebook
-    from visualizers.decode_ceiling import VISUALIZER
+    from visualizers.figures.decode_ceiling import VISUALIZER
     from visualizers.formats import format_value
 
 

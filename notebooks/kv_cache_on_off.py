@@ -14,8 +14,8 @@ with app.setup:
 
     from minillm.backends.plans import plan_of
     from visualizers import notebook
-    from visualizers.cache_race import MEASURED, Race, race
-    from visualizers.kv_cache_on_off import VISUALIZER
+    from visualizers.figures.kv_cache_on_off import VISUALIZER
+    from visualizers.runs.cache_race import MEASURED, Race, race
 
 
 @app.cell

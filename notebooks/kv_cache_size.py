@@ -15,8 +15,8 @@ with app.setup:
     from minillm import catalog
     from minillm.costs import kv_bytes_per_token
     from visualizers import notebook
+    from visualizers.figures.kv_cache_size import VISUALIZER
     from visualizers.formats import format_value
-    from visualizers.kv_cache_size import VISUALIZER
 
 
 @app.cell

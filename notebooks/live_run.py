@@ -14,9 +14,9 @@ with app.setup:
 
     from minillm.core.request import RequestError
     from visualizers import notebook
+    from visualizers.figures.live_run import VISUALIZER
     from visualizers.formats import format_value
-    from visualizers.live_run import VISUALIZER
-    from visualizers.one_request import Run
+    from visualizers.runs.one_request import Run
 
     # How far the engine runs between two drawings: long enough to get on, short enough to be followed.
     TICK_S, TICK_TOKENS = 0.1, 6

@@ -14,8 +14,8 @@ with app.setup:
 
     from minillm.core.scheduler import Scheduler
     from visualizers import notebook
-    from visualizers.preemption import VISUALIZER
-    from visualizers.preemption_run import OUT, serve, workload
+    from visualizers.figures.preemption import VISUALIZER
+    from visualizers.runs.preemption_run import OUT, serve, workload
 
 
 @app.cell

@@ -14,8 +14,8 @@ with app.setup:
 
     from minillm.core.eviction import PriorityEvictor
     from visualizers import notebook
-    from visualizers.prefix_eviction import VISUALIZER
-    from visualizers.prefix_trace import POLICIES, serve
+    from visualizers.figures.prefix_eviction import VISUALIZER
+    from visualizers.runs.prefix_trace import POLICIES, serve
 
 
 @app.cell

@@ -14,8 +14,8 @@ with app.setup:
 
     from minillm.core.kv_manager import KVManager
     from visualizers import notebook
-    from visualizers.prefix_hits import VISUALIZER
-    from visualizers.prefix_run import run, serve
+    from visualizers.figures.prefix_hits import VISUALIZER
+    from visualizers.runs.prefix_run import run, serve
 
 
 @app.cell

@@ -16,7 +16,7 @@ with app.setup:
     from minillm.core.sampling import SamplingParams
     from minillm.llm import LLM
     from visualizers import notebook
-    from visualizers.sampling import VISUALIZER
+    from visualizers.figures.sampling import VISUALIZER
 
 
 @app.cell

@@ -15,8 +15,8 @@ with app.setup:
     from minillm.core.speculate.accept import accepted_path
     from minillm.core.speculate.ngram import NgramDrafter
     from visualizers import notebook
-    from visualizers.speculation import TITLES, VISUALIZER
-    from visualizers.speculation_run import DRAFTERS, run
+    from visualizers.figures.speculation import TITLES, VISUALIZER
+    from visualizers.runs.speculation_run import DRAFTERS, run
 
 
 @app.cell

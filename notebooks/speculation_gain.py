@@ -15,7 +15,7 @@ with app.setup:
     from minillm.catalog import Model
     from minillm.costs import speculated_tokens, speculative_speedup
     from visualizers import notebook
-    from visualizers.speculation_gain import VISUALIZER
+    from visualizers.figures.speculation_gain import VISUALIZER
 
 
 @app.cell

@@ -21,8 +21,8 @@ with app.setup:
     from minillm.core.sampling import SamplingParams
     from minillm.llm import LLM
     from visualizers import notebook
-    from visualizers.structured_output import VISUALIZER
-    from visualizers.structured_run import GRAMMARS
+    from visualizers.figures.structured_output import VISUALIZER
+    from visualizers.runs.structured_run import GRAMMARS
 
 
 @app.cell

@@ -15,7 +15,7 @@ with app.setup:
     from minillm import catalog
     from minillm.costs import recompute_crossover_tokens, recompute_time_s, swap_time_s
     from visualizers import notebook
-    from visualizers.swap_or_recompute import VISUALIZER
+    from visualizers.figures.swap_or_recompute import VISUALIZER
 
 
 @app.cell

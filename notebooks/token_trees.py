@@ -14,9 +14,10 @@ with app.setup:
 
     from minillm.core.speculate.draft_tree import DraftTree
     from minillm.core.speculate.tree import visible
-    from visualizers import bundled, notebook
-    from visualizers.token_tree_run import run
-    from visualizers.token_trees import VISUALIZER
+    from visualizers import notebook
+    from visualizers.figures.token_trees import VISUALIZER
+    from visualizers.runs import bundled
+    from visualizers.runs.token_tree_run import run
 
 
 @app.cell

@@ -8,8 +8,8 @@ from typing import Any
 import altair as alt
 
 from minillm.costs.arithmetic import ceildiv, maximum, where
-from visualizers.charts import colour_scale, rows
 from visualizers.contract import Choice, Column, Data, Number, Table, Text, Visualizer
+from visualizers.levels.charts import colour_scale, rows
 
 LAYERS = {"small": 16, "large": 80}
 

@@ -18,11 +18,12 @@ from typing import Any
 from minillm.process import explain, prepare
 
 try:
-    from visualizers import controls, describe, registry
-    from visualizers.cache import DataCache, default_folder
+    from visualizers import registry
     from visualizers.contract import InputError, Table, Visualizer
     from visualizers.formats import with_unit
-    from visualizers.snapshot import Snapshot, State
+    from visualizers.levels import controls, describe
+    from visualizers.levels.cache import DataCache, default_folder
+    from visualizers.levels.snapshot import Snapshot, State
 except ModuleNotFoundError as missing:
     sys.exit(
         f"visualizers: this Python has no {missing.name}: in a checkout, run make env once and then "

@@ -1,6 +1,6 @@
 """The contract of a visualizer: its inputs, what it computes, and how that is drawn, listed and said.
 
-A visualizer is one module ``visualizers/<stem>.py`` that defines ``VISUALIZER = Visualizer(...)``.
+A visualizer is one module ``visualizers/figures/<stem>.py`` that defines ``VISUALIZER = Visualizer(...)``.
 Everything else is derived from it by one piece of code each: the printed figure, the instant
 figure, the notebook's controls, the page's URL state, the Markdown twin, the command line, the tests.
 

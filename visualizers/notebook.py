@@ -19,11 +19,12 @@ from typing import Any
 import marimo as mo
 
 from minillm import hub
-from visualizers import charts, formats, palette
-from visualizers.cells import plain_data, plain_table
+from visualizers import formats, palette
 from visualizers.contract import Choice, Data, Input, InputError, Number, Visualizer
-from visualizers.controls import nearest, stops
-from visualizers.tables import markdown_table
+from visualizers.levels import charts
+from visualizers.levels.cells import plain_data, plain_table
+from visualizers.levels.controls import nearest, stops
+from visualizers.levels.tables import markdown_table
 
 NUMBERS_ABREAST = 5  # more stand in two rows of about as many
 IN_BROWSER = sys.platform == "emscripten"

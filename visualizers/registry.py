@@ -1,4 +1,4 @@
-"""Finds the visualizers: every module of this package that defines ``VISUALIZER``, by its file's stem."""
+"""Finds the visualizers: every module of ``visualizers/figures`` that defines ``VISUALIZER``, by its file's stem."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import cache
 from importlib.machinery import FileFinder
 from pathlib import Path
 
-import visualizers
+from visualizers import figures
 from visualizers.contract import Visualizer
 
 
@@ -33,7 +33,7 @@ def _defines_visualizer(path: Path) -> bool:
 def stems() -> tuple[str, ...]:
     """The stems of all visualizers, sorted."""
     found = []
-    for info in pkgutil.iter_modules(visualizers.__path__):
+    for info in pkgutil.iter_modules(figures.__path__):
         if info.ispkg or not isinstance(info.module_finder, FileFinder):
             continue
         if _defines_visualizer(Path(info.module_finder.path) / f"{info.name}.py"):
@@ -47,9 +47,11 @@ def get(name: str) -> Visualizer:
     if stem not in stems():
         known = ", ".join(s.replace("_", "-") for s in stems()) or "none"
         raise UnknownVisualizerError(f"there is no visualizer {name!r}: choose from {known}")
-    visualizer = importlib.import_module(f"visualizers.{stem}").VISUALIZER
+    visualizer = importlib.import_module(f"visualizers.figures.{stem}").VISUALIZER
     if not isinstance(visualizer, Visualizer) or visualizer.stem != stem:
-        raise TypeError(f"visualizers/{stem}.py: VISUALIZER must be a Visualizer named {stem.replace('_', '-')!r}")
+        raise TypeError(
+            f"visualizers/figures/{stem}.py: VISUALIZER must be a Visualizer named {stem.replace('_', '-')!r}"
+        )
     return visualizer
 
 

@@ -14,9 +14,9 @@ from figure_pages import ASSETS, PAGE
 from playwright.sync_api import Browser, Page
 
 from visualizers import palette
-from visualizers.instant import payload, vega_bundle
-from visualizers.page import figure_html
-from visualizers.snapshot import Snapshot
+from visualizers.levels.instant import payload, vega_bundle
+from visualizers.levels.page import figure_html
+from visualizers.levels.snapshot import Snapshot
 
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page
 
-from visualizers import charts, printed, registry
-from visualizers.snapshot import Snapshot
+from visualizers import registry
+from visualizers.levels import charts, printed
+from visualizers.levels.snapshot import Snapshot
 
 pytestmark = pytest.mark.browser
 

@@ -10,7 +10,8 @@ from browser_page import watched
 from example_figure import VISUALIZER
 from figure_pages import ASSETS, FIGURE, opened
 
-from visualizers import charts, palette
+from visualizers import palette
+from visualizers.levels import charts
 
 pytestmark = pytest.mark.browser
 

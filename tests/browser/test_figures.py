@@ -14,9 +14,10 @@ from example_figure import VISUALIZER
 from figure_pages import FIGURE, opened, sentence, settle
 from playwright.sync_api import Page
 
-from visualizers import charts, formats, palette
-from visualizers.controls import stops, value_text
-from visualizers.describe import record
+from visualizers import formats, palette
+from visualizers.levels import charts
+from visualizers.levels.controls import stops, value_text
+from visualizers.levels.describe import record
 
 pytestmark = pytest.mark.browser
 

@@ -104,7 +104,7 @@ def test_a_figure_that_no_page_shows_and_a_missing_notebook(book: Path) -> None:
         file.write_text(text.replace("notebook: blocks\n", ""), encoding="utf-8")
     (book / "notebooks" / "blocks.py").unlink()
     lines = "\n".join(findings(book))
-    assert "visualizers/blocks.py: no page shows it" in lines
+    assert "visualizers/figures/blocks.py: no page shows it" in lines
     assert "notebooks/blocks.py: is missing" in lines
 
 

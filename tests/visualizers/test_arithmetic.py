@@ -30,7 +30,7 @@ from minillm.costs.arithmetic import (
     sqrt,
     where,
 )
-from visualizers import expressions
+from visualizers.levels import expressions
 
 FORMULAS = {
     "operators": lambda a, b: (a + 2 * b) / b - a**2 + -b,

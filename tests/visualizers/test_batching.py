@@ -8,9 +8,10 @@ import pytest
 
 from minillm import catalog
 from minillm.costs.batching import padding_waste
-from visualizers import batching, batching_run
-from visualizers.batching import VISUALIZER
-from visualizers.batching_run import NUM_REQUESTS, POLICIES, Served, serve, workload
+from visualizers.figures.batching import VISUALIZER
+from visualizers.levels.computed import batching
+from visualizers.runs import batching_run
+from visualizers.runs.batching_run import NUM_REQUESTS, POLICIES, Served, serve, workload
 
 DEPLOYED = ("llama-3-8b", "h100-sxm")
 SPREADS = ("same", "mixed", "one-long")

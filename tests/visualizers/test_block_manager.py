@@ -9,14 +9,15 @@ import pytest
 from minillm import hub
 from minillm.backends.hash_model import HashModel
 from minillm.models.tokenizer import load_tokenizer
-from visualizers import block_manager, block_moments
-from visualizers.block_manager import LAST, LONGEST, VISUALIZER
-from visualizers.block_moments import POOL_SLOTS, Run
-from visualizers.block_words import numbered
 from visualizers.contract import Number
-from visualizers.controls import control_html
-from visualizers.markdown import points
-from visualizers.snapshot import Snapshot
+from visualizers.figures.block_manager import LAST, LONGEST, VISUALIZER
+from visualizers.levels.computed import block_manager
+from visualizers.levels.controls import control_html
+from visualizers.levels.markdown import points
+from visualizers.levels.snapshot import Snapshot
+from visualizers.runs import block_moments
+from visualizers.runs.block_moments import POOL_SLOTS, Run
+from visualizers.runs.block_words import numbered
 
 SIZES = (1, 4, 16)
 COMBINATIONS = [pytest.param(size, cached, id=f"{size}-{cached}") for size, cached in product(SIZES, (True, False))]

@@ -12,10 +12,10 @@ from types import ModuleType
 import pytest
 from example_figure import VISUALIZER
 
-from visualizers import cache
-from visualizers.cache import DataCache, digest
 from visualizers.contract import Visualizer
-from visualizers.snapshot import Snapshot
+from visualizers.levels import cache
+from visualizers.levels.cache import DataCache, digest
+from visualizers.levels.snapshot import Snapshot
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def test_a_change_elsewhere_does_not(project):
 
 
 def test_what_draws_is_not_among_the_sources():
-    assert digest(VISUALIZER) == digest(dataclasses.replace(VISUALIZER, source=("visualizers.charts",)))
+    assert digest(VISUALIZER) == digest(dataclasses.replace(VISUALIZER, source=("visualizers.levels.charts",)))
 
 
 def test_a_second_process_computes_nothing(tmp_path):

@@ -12,9 +12,10 @@ from minillm.backends.hash_model import HashModel
 from minillm.backends.simulated import SimulatedBackend, Weightless
 from minillm.core.clock import VirtualClock
 from minillm.core.plan import StepPlan
-from visualizers import chunked_prefill, chunked_run
-from visualizers.chunked_prefill import EVERY, VISUALIZER, percentile, weighted
-from visualizers.chunked_run import BUDGETS, DECODERS, PROMPTS, QUIET, Served, Step, num_gaps, quickest, serve
+from visualizers.figures.chunked_prefill import EVERY, VISUALIZER, percentile, weighted
+from visualizers.levels.computed import chunked_prefill
+from visualizers.runs import chunked_run
+from visualizers.runs.chunked_run import BUDGETS, DECODERS, PROMPTS, QUIET, Served, Step, num_gaps, quickest, serve
 
 STATES = list(product((None, *BUDGETS), PROMPTS, DECODERS))
 

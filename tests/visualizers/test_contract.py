@@ -13,12 +13,13 @@ import altair as alt
 import pytest
 from jsonschema import ValidationError
 
-from visualizers import charts, describe, printed, registry
-from visualizers.cache import DataCache, default_folder
+from visualizers import registry
 from visualizers.contract import Choice
-from visualizers.instant import payload
-from visualizers.markdown import figure_markdown
-from visualizers.snapshot import Snapshot
+from visualizers.levels import charts, describe, printed
+from visualizers.levels.cache import DataCache, default_folder
+from visualizers.levels.instant import payload
+from visualizers.levels.markdown import figure_markdown
+from visualizers.levels.snapshot import Snapshot
 
 ROOT = Path(__file__).parents[2]
 NAMES = [stem.replace("_", "-") for stem in registry.stems()]

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from minillm import catalog
-from visualizers import charts
 from visualizers.__main__ import main
 from visualizers.contract import InputError
-from visualizers.decode_ceiling import BATCHES, BYTES, RATES, VISUALIZER, measured
-from visualizers.snapshot import Snapshot
+from visualizers.figures.decode_ceiling import BATCHES, BYTES, RATES, VISUALIZER, measured
+from visualizers.levels import charts
+from visualizers.levels.snapshot import Snapshot
 
 MODELS, ACCELERATORS = list(catalog.models()), list(catalog.accelerators())
 

@@ -10,12 +10,12 @@ import pytest
 
 from minillm.core.plan import StepPlan
 from minillm.ops import numpy_ops
-from visualizers import cache_race
-from visualizers import kv_cache_on_off as figure
-from visualizers.cache_race import MEASURED, Lap, Race, step_flops, totals
 from visualizers.contract import InputError
-from visualizers.kv_cache_on_off import STOPS, VISUALIZER
-from visualizers.snapshot import Snapshot
+from visualizers.figures.kv_cache_on_off import STOPS, VISUALIZER
+from visualizers.levels.computed import kv_cache_on_off as figure
+from visualizers.levels.snapshot import Snapshot
+from visualizers.runs import cache_race
+from visualizers.runs.cache_race import MEASURED, Lap, Race, step_flops, totals
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from minillm import catalog
-from visualizers import charts
 from visualizers.__main__ import main
 from visualizers.contract import InputError
-from visualizers.kv_cache_size import VISUALIZER, variants
-from visualizers.snapshot import Snapshot, State
+from visualizers.figures.kv_cache_size import VISUALIZER, variants
+from visualizers.levels import charts
+from visualizers.levels.snapshot import Snapshot, State
 
 MODELS = list(catalog.models())
 

@@ -11,14 +11,14 @@ from html.parser import HTMLParser
 import pytest
 from example_figure import VISUALIZER
 
-from visualizers import charts, controls, describe, printed
 from visualizers.contract import Column, Number, Table
-from visualizers.figures import ComputedFigures
-from visualizers.instant import payload, vega_bundle
-from visualizers.markdown import figure_markdown, points
-from visualizers.page import figure_html
-from visualizers.snapshot import FigureError, Snapshot
-from visualizers.tables import markdown_table
+from visualizers.levels import charts, controls, describe, printed
+from visualizers.levels.computed import ComputedFigures
+from visualizers.levels.instant import payload, vega_bundle
+from visualizers.levels.markdown import figure_markdown, points
+from visualizers.levels.page import figure_html
+from visualizers.levels.snapshot import FigureError, Snapshot
+from visualizers.levels.tables import markdown_table
 
 
 @pytest.fixture(scope="module")

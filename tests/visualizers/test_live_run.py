@@ -11,8 +11,8 @@ from minillm.core.request import RequestError
 from minillm.core.sampling import SamplingParams
 from minillm.llm import LLM
 from visualizers.contract import InputError
-from visualizers.live_run import PROMPT, SHOWN_TOKENS, STOPS, VISUALIZER, recorded
-from visualizers.one_request import FILLED, MODEL, SEED, TEMPERATURE, Run, Stopwatch
+from visualizers.figures.live_run import PROMPT, SHOWN_TOKENS, STOPS, VISUALIZER, recorded
+from visualizers.runs.one_request import FILLED, MODEL, SEED, TEMPERATURE, Run, Stopwatch
 
 
 def finished(prompt: str = PROMPT, *, block_size: int = 16, max_tokens: int = 20) -> Run:

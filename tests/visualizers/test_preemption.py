@@ -8,9 +8,9 @@ import pytest
 
 from minillm import catalog
 from minillm.costs import pcie_bytes_per_s
-from visualizers import preemption
-from visualizers.preemption import VISUALIZER
-from visualizers.preemption_run import (
+from visualizers.figures.preemption import VISUALIZER
+from visualizers.levels.computed import preemption
+from visualizers.runs.preemption_run import (
     AGAIN,
     BLOCK_SIZE,
     LIMITS,

@@ -7,9 +7,10 @@ import math
 import pytest
 
 from minillm import catalog
-from visualizers import prefix_eviction, prefix_trace
-from visualizers.prefix_eviction import VISUALIZER
-from visualizers.prefix_trace import ANSWER_TOKENS, POLICIES, POOLS, Traffic, serve, workload
+from visualizers.figures.prefix_eviction import VISUALIZER
+from visualizers.levels.computed import prefix_eviction
+from visualizers.runs import prefix_trace
+from visualizers.runs.prefix_trace import ANSWER_TOKENS, POLICIES, POOLS, Traffic, serve, workload
 
 TRAFFICS: tuple[Traffic, ...] = ("conversations", "documents", "new-prompts", "salts")
 BLOCK = 16

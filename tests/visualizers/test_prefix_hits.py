@@ -10,9 +10,10 @@ from minillm import hub
 from minillm.backends.hash_model import HashModel
 from minillm.core.clock import VirtualClock
 from minillm.models.tokenizer import load_tokenizer
-from visualizers import prefix_hits, prefix_run
-from visualizers.prefix_hits import LONGEST, NAMES, VISUALIZER
-from visualizers.prefix_run import BLOCK_SIZES, SYSTEM_TOKENS, Served, serve, shared_tokens
+from visualizers.figures.prefix_hits import LONGEST, NAMES, VISUALIZER
+from visualizers.levels.computed import prefix_hits
+from visualizers.runs import prefix_run
+from visualizers.runs.prefix_run import BLOCK_SIZES, SYSTEM_TOKENS, Served, serve, shared_tokens
 
 _encode = load_tokenizer(hub.BUNDLED / "tiny").encode
 STATES = list(product(SYSTEM_TOKENS, BLOCK_SIZES, (False, True)))

@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minillm.core.sampling import SamplingParams, distribution
-from visualizers import sampling as figure
 from visualizers.contract import InputError
-from visualizers.next_token import SHOWN, cut, entropy_bits, logits_after
-from visualizers.sampling import VISUALIZER
-from visualizers.snapshot import Snapshot
+from visualizers.figures.sampling import VISUALIZER
+from visualizers.levels.computed import sampling as figure
+from visualizers.levels.snapshot import Snapshot
+from visualizers.runs.next_token import SHOWN, cut, entropy_bits, logits_after
 
 GRID = {i.name: i.grid() for i in VISUALIZER.inputs if i.instant == "grid"}
 

@@ -12,10 +12,10 @@ import pytest
 from example_figure import VISUALIZER
 
 from minillm.costs.arithmetic import maximum
-from visualizers import charts, expressions
-from visualizers.cells import CellError
 from visualizers.contract import Column, Data, InputError, Number, Table, Visualizer
-from visualizers.snapshot import FigureError, Snapshot
+from visualizers.levels import charts, expressions
+from visualizers.levels.cells import CellError
+from visualizers.levels.snapshot import FigureError, Snapshot
 
 
 def made(value: Callable[[Mapping[str, Any]], Any], **changes: Any) -> Visualizer:

@@ -10,10 +10,10 @@ import pytest
 
 from minillm import catalog
 from minillm.costs import speculated_tokens
-from visualizers import speculation_gain
 from visualizers.contract import Data
-from visualizers.snapshot import Snapshot
-from visualizers.speculation_gain import BATCHES, DRAFTERS, KINDS, VISUALIZER, measured
+from visualizers.figures.speculation_gain import BATCHES, DRAFTERS, KINDS, VISUALIZER, measured
+from visualizers.levels.computed import speculation_gain
+from visualizers.levels.snapshot import Snapshot
 
 
 def at(**inputs: object) -> Data:
@@ -88,5 +88,5 @@ def test_it_moves_in_the_browser() -> None:
 def test_the_record_lies_where_the_benchmark_writes_it() -> None:
     root = Path(__file__).resolve().parents[2]
     text = (root / "benchmarks" / "speculation.py").read_text()
-    assert "visualizers/speculation_gain.json" in text
-    assert json.loads((root / "visualizers" / "speculation_gain.json").read_text()) == measured()
+    assert "visualizers/figures/speculation_gain.json" in text
+    assert json.loads((root / "visualizers" / "figures" / "speculation_gain.json").read_text()) == measured()

@@ -9,12 +9,12 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from minillm.core.sampling import SamplingParams
-from visualizers import structured_output as figure
 from visualizers.contract import InputError
-from visualizers.next_token import model, visible
-from visualizers.snapshot import Snapshot
-from visualizers.structured_output import VISUALIZER
-from visualizers.structured_run import END, GRAMMARS, MAX_TOKENS, SEED, SHOWN, grammar, moments
+from visualizers.figures.structured_output import VISUALIZER
+from visualizers.levels.computed import structured_output as figure
+from visualizers.levels.snapshot import Snapshot
+from visualizers.runs.next_token import model, visible
+from visualizers.runs.structured_run import END, GRAMMARS, MAX_TOKENS, SEED, SHOWN, grammar, moments
 
 
 @pytest.fixture(scope="module")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from minillm import catalog
-from visualizers import swap_or_recompute
 from visualizers.contract import Data
-from visualizers.snapshot import Snapshot
-from visualizers.swap_or_recompute import AGAIN, LENGTHS, SWAP, VISUALIZER
+from visualizers.figures.swap_or_recompute import AGAIN, LENGTHS, SWAP, VISUALIZER
+from visualizers.levels.computed import swap_or_recompute
+from visualizers.levels.snapshot import Snapshot
 
 
 def at(**inputs: object) -> Data:

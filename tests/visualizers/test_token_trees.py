@@ -7,10 +7,11 @@ from itertools import product
 import pytest
 
 from minillm.core.speculate.tree import ROOT, depths
-from visualizers import bundled, speculation_run, token_trees
 from visualizers.contract import Data
-from visualizers.token_tree_run import HEADS, SETTINGS, SIZES, STEPS, Seen, run, run_heads
-from visualizers.token_trees import HEAD_TITLES, KEPT, VISUALIZER, _text
+from visualizers.figures.token_trees import HEAD_TITLES, KEPT, VISUALIZER, _text
+from visualizers.levels.computed import token_trees
+from visualizers.runs import bundled, speculation_run
+from visualizers.runs.token_tree_run import HEADS, SETTINGS, SIZES, STEPS, Seen, run, run_heads
 
 
 def at(**inputs: object) -> Data:

@@ -118,7 +118,7 @@ class Builder:
     @classmethod
     def of(cls, root: Path, *, site_url: str | None = None, generator: Generator | None = None) -> Builder:
         """A builder of the project at ``root`` with its own figures, catalogue and cost functions."""
-        from visualizers.figures import ComputedFigures
+        from visualizers.levels.computed import ComputedFigures
         from visualizers.site.namespace import names
 
         project = load(root, strict=False)
@@ -288,7 +288,7 @@ def vega_script(cache: Path) -> str:
     """The script that draws figures, made once for each version of vl-convert."""
     from importlib.metadata import version
 
-    from visualizers.instant import vega_bundle
+    from visualizers.levels.instant import vega_bundle
 
     file = cache / f"vega-{version('vl-convert-python')}.js"
     if not file.is_file():

@@ -64,7 +64,7 @@ def _stems(project: Project, names: dict[str, str]) -> Iterator[Problem]:
     version = _version(project.root)
     for name, stem in names.items():
         if name not in shown and stem not in shown:
-            yield Problem(f"visualizers/{stem}.py", 0, "no page shows it: add a ```figure block")
+            yield Problem(f"visualizers/figures/{stem}.py", 0, "no page shows it: add a ```figure block")
         notebook = project.root / "notebooks" / f"{stem}.py"
         shown_path = f"notebooks/{stem}.py"
         if not notebook.is_file():

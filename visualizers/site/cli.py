@@ -110,7 +110,7 @@ def _serve(root: Path, options: argparse.Namespace) -> int:
 
 
 def _check(root: Path, options: argparse.Namespace) -> int:
-    from visualizers.figures import ComputedFigures
+    from visualizers.levels.computed import ComputedFigures
     from visualizers.site.check import check
     from visualizers.site.namespace import names
 

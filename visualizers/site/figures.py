@@ -1,4 +1,4 @@
-"""What a build asks of the figures; ``visualizers.figures.ComputedFigures`` answers."""
+"""What a build asks of the figures; ``visualizers.levels.computed.ComputedFigures`` answers."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import visualizers
 from visualizers import registry
-from visualizers.cache import digest
+from visualizers.levels.cache import digest
 from visualizers.site.figures import Figures
 from visualizers.site.files import write
 

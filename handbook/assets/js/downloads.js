@@ -13,7 +13,7 @@ export function csv(state) {
   return [head, ...rows].map((cells) => `${cells.join(",")}\r\n`).join("");
 }
 
-/** A state as the object that the command line prints: the twin of `visualizers.describe.record`. */
+/** A state as the object that the command line prints: the twin of `visualizers.levels.describe.record`. */
 export function record(payload, inputs, state) {
   const found = {
     name: payload.name,

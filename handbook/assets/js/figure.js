@@ -1,5 +1,5 @@
 /**
- * <hb-figure>: wakes a printed figure. The page holds all of it, drawn at build by `visualizers/page.py`;
+ * <hb-figure>: wakes a printed figure. The page holds all of it, drawn at build by `visualizers/levels/page.py`;
  * when it nears the view this loads its states and Vega, and from then on the controls move it.
  *
  * For the live level: "Run live" sends a bubbling `hb-live` event with {name, inputs}, every later move
@@ -15,7 +15,7 @@ import { Player } from "./player.js";
 import { address, join, leave, publish } from "./state.js";
 
 const NEAR = "400px"; // how far below the view a figure starts to load
-const VALUE_LETTERS = 24; // a longer value is words, which break over lines: as in visualizers/printed.py
+const VALUE_LETTERS = 24; // a longer value is words, which break over lines: as in visualizers/levels/printed.py
 const QUIET_MS = 900; // a screen reader hears the sentence once the reader stops moving
 
 class Figure extends HTMLElement {

@@ -1,5 +1,5 @@
 /**
- * The states of a figure: from a payload (see `visualizers/instant.py`) and the values of the inputs
+ * The states of a figure: from a payload (see `visualizers/levels/instant.py`) and the values of the inputs
  * to the numbers, the sentence, the table and the data of the chart. Knows nothing of the page.
  */
 

@@ -1,0 +1,1 @@
+"""One module a figure: each defines ``VISUALIZER``. Recorded data lie beside the module that draws them."""

@@ -1,0 +1,275 @@
+"""Token trees: what a draft model hedges in each step, the mask that verifies it at once, and trees beside chains."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import altair as alt
+
+from minillm.core.speculate.tree import ROOT, depths, visible
+from visualizers.contract import Choice, Column, Data, Number, Table, Visualizer
+from visualizers.levels.charts import Spec, colour_scale, rows, spec
+from visualizers.runs import bundled, token_tree_run
+from visualizers.runs.bundled import DRAFT_MODEL, MODEL
+from visualizers.runs.speculation_run import OUTPUT_TOKENS, PROMPTS
+from visualizers.runs.token_tree_run import HEADS, SETTINGS, SHAPES, SIZES, STEPS, Seen
+
+KEPT, DROPPED = "kept", "thrown away"
+COLOURS = {KEPT: "decode", DROPPED: "draft"}
+TITLES = {"chain": "draft model, chain", "tree": "draft model, tree"}
+HEAD_TITLES = {"mtp": "MTP", "eagle": "EAGLE", "medusa": "Medusa, tree"}
+NAMES = {**TITLES, **HEAD_TITLES}
+SHAPE_COLOURS = {title: f"series-{i + 1}" for i, title in enumerate(NAMES.values())}
+
+
+def compute(inputs: Mapping[str, Any]) -> Data:
+    """One step's tree, and both shapes at all sizes."""
+    setting, size, step = inputs["setting"], int(inputs["size"]), int(inputs["step"])
+    served = {(shape, n): token_tree_run.run(setting, shape, n) for shape in SHAPES for n in SIZES}
+    heads = {method: token_tree_run.run_heads(setting, method) for method in HEADS}
+    trees = served["tree", size].seen
+    seen = trees[min(step, len(trees)) - 1]
+    levels = depths(seen.parents)
+    values: dict[str, Any] = {
+        "step": step,
+        "size": size,
+        "drafted_tokens": len(seen.token_ids),
+        "depth": max(levels) + 1,
+        "branches": sum(node not in seen.parents for node in range(len(seen.parents))),
+        "kept_tokens": len(seen.kept),
+    }
+    for shape in SHAPES:
+        found = served[shape, size]
+        values[f"tokens_{shape}"] = found.outcome.tokens_per_draft
+        values[f"draft_steps_{shape}"] = found.draft_steps
+        values[f"first_{shape}"] = found.outcome.accepted_at[0]
+    for method, outcome in heads.items():
+        values[f"tokens_{method}"] = outcome.tokens_per_draft
+        values[f"first_{method}"] = outcome.accepted_at[0]
+    return Data(
+        values,
+        {
+            **_drawing(seen, levels),
+            "mask": [
+                {"row": i, "column": j, "state": KEPT if i in seen.kept and j in seen.kept else DROPPED}
+                for i, line in enumerate(visible(seen.parents))
+                for j, sees in enumerate(line)
+                if sees
+            ],
+            "extent": [{"row": len(levels) - 1, "column": len(levels) - 1}],
+            "shapes": [
+                {"size": n, "shape": TITLES[shape], "tokens": round(found.outcome.tokens_per_draft, 4)}
+                for (shape, n), found in served.items()
+            ],
+            "heads": [
+                {"size": HEADS[m], "shape": HEAD_TITLES[m], "tokens": round(outcome.tokens_per_draft, 4)}
+                for m, outcome in heads.items()
+            ],
+            "table": [
+                {
+                    "shape": TITLES[shape],
+                    "size": n,
+                    "drafts": found.outcome.drafts,
+                    "first": found.outcome.accepted_at[0],
+                    "steps": found.draft_steps,
+                    "tokens": found.outcome.tokens_per_draft,
+                }
+                for (shape, n), found in served.items()
+            ]
+            + [
+                {
+                    "shape": HEAD_TITLES[m],
+                    "size": HEADS[m],
+                    "drafts": outcome.drafts,
+                    "first": outcome.accepted_at[0],
+                    "steps": None,
+                    "tokens": outcome.tokens_per_draft,
+                }
+                for m, outcome in heads.items()
+            ],
+        },
+    )
+
+
+def _drawing(seen: Seen, levels: Sequence[int]) -> dict[str, list[dict[str, Any]]]:
+    """Nodes and edges: a token's depth is its column, its branch its row."""
+    children: dict[int, list[int]] = {}
+    for node, parent in enumerate(seen.parents):
+        children.setdefault(parent, []).append(node)
+    heights: dict[int, float] = {}
+    leaves = 0
+
+    def place(node: int) -> float:
+        nonlocal leaves
+        below = [place(child) for child in children.get(node, [])]
+        heights[node] = (below[0] + below[-1]) / 2 if below else leaves
+        leaves += not below
+        return heights[node]
+
+    place(ROOT)
+    nodes = [{"x": 0, "y": heights[ROOT], "text": _text(seen.last), "state": KEPT}]
+    edges = []
+    for node, (parent, token_id, level) in enumerate(zip(seen.parents, seen.token_ids, levels, strict=True)):
+        state = KEPT if node in seen.kept else DROPPED
+        nodes.append({"x": level + 1, "y": heights[node], "text": _text(token_id), "state": state})
+        edges.append({"x": level, "y": heights[parent], "x2": level + 1, "y2": heights[node], "state": state})
+    return {"nodes": nodes, "edges": edges}
+
+
+def _text(token_id: int) -> str:
+    """A token as it is drawn: a space at its beginning is seen as one."""
+    return bundled.decode([token_id]).replace(" ", "·").replace("\n", "⏎") or "…"
+
+
+def figure(data: Data) -> Spec:
+    """The tree of a step, its mask, and trees beside chains."""
+    return _chart()
+
+
+@cache
+def _chart() -> Spec:
+    return spec(alt.vconcat(_tree(), _mask(), _shapes(), spacing=22).resolve_scale(color="independent"))
+
+
+def _tree() -> Any:
+    x = alt.X("x:Q", axis=None, scale=alt.Scale(nice=False, zero=False, padding=26))
+    y = alt.Y("y:Q", axis=None, scale=alt.Scale(reverse=True, nice=False, zero=False, padding=16))
+    colours = alt.Color("state:N", scale=colour_scale(COLOURS), legend=alt.Legend(values=list(COLOURS)))
+    edges = alt.Chart(rows("edges")).mark_rule(strokeWidth=2).encode(x=x, x2="x2:Q", y=y, y2="y2:Q", color=colours)
+    nodes = alt.Chart(rows("nodes"))
+    points = nodes.mark_point(size=60, opacity=1).encode(x=x, y=y, color=colours)
+    texts = nodes.mark_text(baseline="bottom", dy=-5, fontSize=11).encode(x=x, y=y, text="text:N")
+    return alt.layer(edges, points, texts, height=230, title="The draft of one step")
+
+
+def _mask() -> Any:
+    def axis(field: str) -> dict[str, Any]:
+        return {
+            "field": field,
+            "type": "quantitative",
+            "title": None,
+            "axis": alt.Axis(labels=False, ticks=False, grid=False, domain=False),
+            "scale": alt.Scale(domainMin=0, nice=False, reverse=field == "row"),
+        }
+
+    cells = (
+        alt.Chart(rows("mask"))
+        .transform_calculate(right="datum.column + 0.92", below="datum.row + 0.92")
+        .mark_rect()
+        .encode(
+            x=alt.X(**axis("column")),
+            x2="right:Q",
+            y=alt.Y(**axis("row")),
+            y2="below:Q",
+            color=alt.Color("state:N", scale=colour_scale(COLOURS), legend=None),
+        )
+    )
+    extent = (
+        alt.Chart(rows("extent"))
+        .transform_calculate(right="datum.column + 1", below="datum.row + 1")
+        .mark_point(opacity=0)
+        .encode(x=alt.X("right:Q"), y=alt.Y("below:Q"))
+    )
+    return alt.layer(cells, extent, height=150, title="Its mask: a row sees its ancestors")
+
+
+def _shapes() -> Any:
+    x = alt.X(
+        "size:Q",
+        title="tokens of a draft",
+        scale=alt.Scale(type="log", base=2, domain=[min(HEADS.values()), SIZES[-1]], nice=False),
+        axis=alt.Axis(values=[min(HEADS.values()), *SIZES], format="d"),
+    )
+    y = alt.Y("tokens:Q", title=None, scale=alt.Scale(zero=False), axis=alt.Axis(tickCount=4))
+    colours = alt.Color("shape:N", scale=colour_scale(SHAPE_COLOURS), legend=alt.Legend())
+    lines = alt.Chart(rows("shapes")).encode(x=x, y=y, color=colours)
+    heads = alt.Chart(rows("heads")).mark_point(shape="diamond", size=130, opacity=1).encode(x=x, y=y, color=colours)
+    layers = (lines.mark_line(), lines.mark_point(), heads)
+    return alt.layer(*layers, height=130, title="Tokens of a step that verifies, all prompts")
+
+
+def table(data: Data) -> Table:
+    """Both shapes at every size."""
+    return Table(
+        (
+            Column("shape", "Drafted by"),
+            Column("size", "Draft", "tokens", "int"),
+            Column("drafts", "Drafts", "", "int"),
+            Column("first", "First token kept", "", "percent"),
+            Column("steps", "Steps of the draft model", "", "fixed1"),
+            Column("tokens", "Tokens of a verifying step", "", "fixed2"),
+        ),
+        data.rows["table"],
+    )
+
+
+def sentence(data: Data) -> str:
+    """The tree of this step, and what trees bring over all."""
+    return (
+        "In step {step|int} the draft has {drafted_tokens|int} tokens on {branches|int} branches, up to {depth|int} "
+        "deep, and {kept_tokens|int} of them are kept. Over all prompts a tree of {size|int} yields "
+        "{tokens_tree|fixed2} tokens for each step that verifies, after {draft_steps_tree|fixed1} steps of the draft "
+        "model; a chain of as many yields {tokens_chain|fixed2}, after {draft_steps_chain|fixed1}."
+    )
+
+
+def provenance() -> str:
+    """What was run."""
+    return (
+        f"Counted, not timed: target {MODEL}, draft model {DRAFT_MODEL} and the bundled heads, NumPy backend in "
+        "float32; the tree is that of "
+        f"the first of {len(PROMPTS)} prompts of {OUTPUT_TOKENS} output tokens each, in one batch. At most 4 tokens of "
+        "a level are extended, each by its 4 likeliest; of all found, the likeliest paths are the draft."
+    )
+
+
+VISUALIZER = Visualizer(
+    name="token-trees",
+    title="A tree of guesses",
+    badge="run",
+    chapters=("7.7",),
+    summary="The token tree that is drafted and verified in each step of an answer, its mask, and trees beside chains.",
+    formula="tokens of a verifying step = 1 + sum over the tree's tokens of the chance that all down to it are kept",
+    inputs=(
+        Number("step", "Step", "", 3, 1, STEPS, "Which draft of the first answer is shown.", instant="grid", play=True),
+        Number(
+            "size",
+            "Draft",
+            "tokens",
+            8,
+            SIZES[0],
+            SIZES[-1],
+            "The most tokens of a draft, those of all branches counted.",
+            instant="grid",
+            stops=SIZES,
+        ),
+        Choice(
+            "setting",
+            "Temperature",
+            SETTINGS[0],
+            {"greedy": "0", "drawn": "1"},
+            "How tokens are drawn; drafts are verified by the target's own draws.",
+        ),
+    ),
+    units={
+        "step": "",
+        "size": "tokens",
+        "drafted_tokens": "tokens",
+        "depth": "",
+        "branches": "",
+        "kept_tokens": "tokens",
+        **{f"tokens_{shape}": "" for shape in SHAPES},
+        **{f"draft_steps_{shape}": "" for shape in SHAPES},
+        **{f"first_{shape}": "" for shape in SHAPES},
+        **{f"tokens_{method}": "" for method in HEADS},
+        **{f"first_{method}": "" for method in HEADS},
+    },
+    compute=compute,
+    figure=figure,
+    table=table,
+    sentence=sentence,
+    provenance=provenance,
+    source=("minillm.core.speculate.draft_tree", "minillm.core.speculate.tree", "minillm.core.speculate.accept"),
+)

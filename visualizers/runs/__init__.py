@@ -1,0 +1,1 @@
+"""Workloads on the engine that figures and notebooks show: no drawing here."""

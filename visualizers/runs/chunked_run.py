@@ -1,0 +1,136 @@
+"""A long prompt arrives while others decode, on the engine itself: whole in one step, or in chunks under a budget.
+
+What runs in which step is the same in every repeat; of each step's time the quickest counts, since
+other work on the machine only ever adds some.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from minillm.backends.base import Backend
+from minillm.core.config import EngineConfig
+from minillm.core.engine import Engine
+from minillm.core.metrics import request_metrics
+from minillm.core.sampling import SamplingParams
+from visualizers.runs import bundled
+from visualizers.runs.measure import one_thread, thread_clock
+
+BUDGETS = (32, 64, 128, 256)  # tokens of a step
+PROMPTS = (128, 256, 512)  # tokens of the prompt that arrives
+DECODERS = (1, 4, 8)
+QUIET = 6  # gaps before the prompt arrives, and at least as many after its first token
+REPEATS = 2
+_START = 16  # tokens that a decoding request began with
+_BLOCK_SIZE = 16
+_TEXT = (
+    "The report of the Secretary shows that the public revenue has grown in the past year, while the debt was made "
+    "smaller by one tenth. The harvest in the western States was good, and our trade with other nations is larger "
+    "than before the war. I ask the Congress to look with care at the law that governs the sale of public lands, "
+    "since many settlers wait for their titles. The Army has kept the peace on the frontier, and the Navy is in "
+    "good order. With the Indian tribes new treaties were signed, which I lay before the Senate. "
+)
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of the engine: the gap between two tokens of everyone who decodes."""
+
+    gap_s: float
+    prompt_tokens: int  # of the long prompt that were computed in it
+
+
+@dataclass(frozen=True)
+class Served:
+    """A run from its first quiet step. ``written`` has the output ids of all, the newcomer's last."""
+
+    steps: tuple[Step, ...]
+    ttft_s: float  # of the long prompt
+    written: tuple[tuple[int, ...], ...]
+
+    @property
+    def arrival_s(self) -> float:
+        """When the long prompt arrived, from the start."""
+        return sum(step.gap_s for step in self.steps[:QUIET])
+
+
+def num_gaps(prompt: int, decoders: int) -> int:
+    """Gaps of a run: the same for all budgets, and enough for the smallest."""
+    return 2 * QUIET - (-prompt // (BUDGETS[0] - decoders))
+
+
+@cache
+def run(budget: int | None, prompt: int, decoders: int) -> Served:
+    """The run under ``budget`` tokens a step; None computes the prompt in one step."""
+    with one_thread():
+        runs = [
+            serve(bundled.backend(), bundled.encode(_TEXT), budget, prompt, decoders, thread_clock())
+            for _ in range(REPEATS)
+        ]
+    return quickest(runs)
+
+
+def quickest(runs: Sequence[Served]) -> Served:
+    """The run whose every step took the least of its times in ``runs``, which differ in times alone."""
+    first = runs[0]
+    for other in runs:
+        if [s.prompt_tokens for s in other.steps] != [s.prompt_tokens for s in first.steps]:
+            raise RuntimeError("two runs of one workload planned different steps: their times cannot be compared")
+    steps = tuple(
+        Step(min(s.gap_s for s in same), same[0].prompt_tokens) for same in zip(*(r.steps for r in runs), strict=True)
+    )
+    busy = sum(1 for s in steps if s.prompt_tokens)
+    # The prompt waits for nobody: its first token ends the last step that computes some of it.
+    ttft_s = sum(s.gap_s for s in steps[QUIET : QUIET + busy])
+    return Served(steps, ttft_s, first.written)
+
+
+def serve(
+    backend: Backend,
+    tokens: Sequence[int],
+    budget: int | None,
+    prompt: int,
+    decoders: int,
+    clock: Callable[[], float],
+) -> Served:
+    """One run. ``tokens`` is the text that all prompts are cut from, ``clock`` the engine's."""
+    gaps = num_gaps(prompt, decoders)
+    talk = _START + decoders + gaps
+    longest = max(talk, prompt + 1)
+    blocks = -(-talk // _BLOCK_SIZE) * decoders - (-prompt // _BLOCK_SIZE)
+    config = EngineConfig(
+        block_size=_BLOCK_SIZE,
+        num_blocks=blocks + 2,  # the null block, and one for the newcomer's first token
+        max_batch_tokens=budget or longest + decoders,
+        chunked_prefill=budget is not None,
+        max_model_len=longest,
+        max_running_requests=decoders + 1,
+        prefix_caching=False,
+        record_trace=False,
+    )
+    engine = Engine(backend, config, clock=clock)
+    others = []
+    for i in range(decoders):  # one a step: each of their prompts fits beside those who decode already
+        params = SamplingParams(temperature=0, max_tokens=decoders + gaps, ignore_eos=True)
+        others.append(engine.add_request(_cut(tokens, 11 * i, _START), params))
+        engine.step()
+    # Its one output token ends it, so that the others are as many after it as before.
+    for _ in range(QUIET):
+        engine.step()
+    newcomer = engine.add_request(_cut(tokens, 0, prompt), SamplingParams(temperature=0, max_tokens=1, ignore_eos=True))
+    for _ in range(gaps - QUIET):
+        engine.step()
+    measured = request_metrics(newcomer)
+    if measured.ttft_s is None:
+        raise RuntimeError(f"a prompt of {prompt} tokens was not computed within {gaps - QUIET} steps of {budget}")
+    samples = engine.metrics().steps[-gaps:]
+    itl_s = request_metrics(others[-1]).itl_s[-gaps:]
+    steps = tuple(Step(gap, sample.num_tokens - decoders) for gap, sample in zip(itl_s, samples, strict=True))
+    return Served(steps, measured.ttft_s, tuple(tuple(r.output_ids) for r in (*others, newcomer)))
+
+
+def _cut(tokens: Sequence[int], start: int, length: int) -> list[int]:
+    """``length`` tokens of the text from ``start``, which begins again at its end."""
+    return [tokens[(start + i) % len(tokens)] for i in range(length)]
