@@ -10,9 +10,9 @@ from minillm import catalog
 from minillm.costs import pcie_bytes_per_s
 from visualizers.figures.preemption import VISUALIZER
 from visualizers.levels.computed import preemption
+from visualizers.runs.bench import BLOCK_SIZE
 from visualizers.runs.preemption_run import (
     AGAIN,
-    BLOCK_SIZE,
     LIMITS,
     MODES,
     OUT,

@@ -15,6 +15,7 @@ from visualizers.formats import format_value
 from visualizers.levels.charts import Spec, colour_scale, rows, spec
 from visualizers.palette import colour
 from visualizers.runs import preemption_run
+from visualizers.runs.bench import BLOCK_SIZE
 from visualizers.runs.preemption_run import (
     ACCELERATOR,
     AGAIN,
@@ -197,7 +198,7 @@ def provenance() -> str:
         f"lasts as long as the roofline says, {MODEL} in bf16 on {ACCELERATOR}; a swap stops the engine for its bytes "
         f"over PCIe {PCIE}.0 x16, {link}B/s each way. {NUM_REQUESTS} requests, 20 ms apart, prompts of "
         f"{preemption_run.PROMPTS[0]} to {preemption_run.PROMPTS[1]} tokens, answers of {preemption_run.OUTPUTS[0]} to "
-        f"{preemption_run.OUTPUTS[1]}; blocks of {preemption_run.BLOCK_SIZE}."
+        f"{preemption_run.OUTPUTS[1]}; blocks of {BLOCK_SIZE}."
     )
 
 

@@ -9,13 +9,12 @@ from functools import cache
 from statistics import NormalDist
 
 from minillm import catalog
-from minillm.backends.simulated import SimulatedBackend, Weightless
-from minillm.core.clock import VirtualClock
-from minillm.core.config import EngineConfig, PolicyName
-from minillm.core.engine import Engine
+from minillm.backends.simulated import Weightless
+from minillm.core.config import PolicyName
 from minillm.core.plan import StepPlan
 from minillm.core.request import Request
-from minillm.core.sampling import SamplingParams, uniform
+from minillm.core.sampling import uniform
+from visualizers.runs.bench import BLOCK_SIZE, Bench
 from visualizers.runs.modelled import step_time
 
 POLICIES: tuple[PolicyName, ...] = ("static", "dynamic", "continuous")
@@ -24,7 +23,6 @@ MEAN_OUTPUT = 64  # tokens, before the one long answer
 PROMPTS = (64, 512)  # shortest and longest, tokens
 WINDOW_S = 0.05  # how long dynamic batching waits for a full batch
 STEP_TOKENS = 2048
-BLOCK_SIZE = 16
 MEMORY_SHARE = 0.9  # of the accelerator's memory, for weights and KV
 _SEED = 6
 
@@ -81,33 +79,29 @@ def _output_tokens(index: int, draw: float, spread: str) -> int:
 @cache
 def serve(policy: PolicyName, rate: float, spread: str, batch: int, model: str, accelerator: str) -> tuple[Served, ...]:
     """The workload through the engine. Each step lasts as long as the roofline says that it must."""
-    seconds, num_blocks = _modelled(model, accelerator)
-    clock = VirtualClock()
-    config = EngineConfig(
-        block_size=BLOCK_SIZE,
-        num_blocks=num_blocks,
+    seconds, pool_tokens = _modelled(model, accelerator)
+    bench = Bench.modelled(
+        Weightless(max_model_len=4096),
+        seconds,
+        pool_tokens,
         max_batch_tokens=STEP_TOKENS,
         max_running_requests=batch,
         policy=policy,
         max_wait_s=WINDOW_S,
-        prefix_caching=False,
-        record_trace=False,
     )
-    engine = Engine(SimulatedBackend(Weightless(max_model_len=4096), seconds, clock), config, clock=clock)
     jobs = workload(rate, spread)
     for job in jobs:
-        params = SamplingParams(temperature=0, max_tokens=job.output, ignore_eos=True)
-        engine.add_request([0] * job.prompt, params, arrival_s=job.arrival_s)
-    for _ in engine.run():
-        pass
-    return _served(list(engine.requests.values()), jobs, closed=policy != "continuous")
+        bench.ask([0] * job.prompt, job.output, arrival_s=job.arrival_s)
+    bench.run()
+    return _served(bench.requests, jobs, closed=policy != "continuous")
 
 
 def _modelled(model: str, accelerator: str) -> tuple[Callable[[StepPlan], float], int]:
-    """The seconds of a step, and the KV blocks that fit beside the weights."""
+    """The seconds of a step, and the tokens whose KV fits beside the weights, in whole blocks."""
     target, machine = catalog.model(model), catalog.accelerator(accelerator)
     room = MEMORY_SHARE * machine.memory_bytes - target.weight_bytes("bf16")
-    return step_time(target, machine), int(room // (BLOCK_SIZE * target.kv_bytes_per_token("bf16")))
+    blocks = int(room // (BLOCK_SIZE * target.kv_bytes_per_token("bf16"))) - 1  # the null block holds no token
+    return step_time(target, machine), blocks * BLOCK_SIZE
 
 
 def _served(requests: list[Request], jobs: tuple[Job, ...], *, closed: bool) -> tuple[Served, ...]:

@@ -15,15 +15,11 @@ from itertools import groupby
 from minillm import hub
 from minillm.backends import create_backend
 from minillm.backends.base import Backend
-from minillm.backends.simulated import SimulatedBackend
 from minillm.config import Locations
-from minillm.core.clock import VirtualClock
-from minillm.core.config import EngineConfig
-from minillm.core.engine import Engine
-from minillm.core.sampling import SamplingParams
 from minillm.core.trace import Replay, TraceEvent
 from minillm.models.load import load_model
 from minillm.models.tokenizer import load_tokenizer
+from visualizers.runs.bench import Bench
 from visualizers.runs.block_words import told_landing, told_plan
 
 POOL_SLOTS = 96  # the null block comes on top
@@ -121,23 +117,22 @@ def run(block_size: int, prefix_caching: bool) -> Run:
 
 def serve(backend: Backend, encode: Callable[[str], list[int]], block_size: int, prefix_caching: bool) -> Run:
     """Serve ``JOBS`` from a pool of ``POOL_SLOTS`` slots, greedily. Arrivals count steps: each takes one second."""
-    clock = VirtualClock()
-    config = EngineConfig(
+    bench = Bench.modelled(
+        backend,
+        lambda plan: 1.0,
+        POOL_SLOTS,
         block_size=block_size,
-        num_blocks=POOL_SLOTS // block_size + 1,
         max_batch_tokens=STEP_TOKENS,
         max_running_requests=4,
         prefix_caching=prefix_caching,
+        record_trace=True,
         debug_checks=True,
     )
-    engine = Engine(SimulatedBackend(backend, lambda plan: 1.0, clock), config, clock=clock)
     for job in JOBS:
-        params = SamplingParams(temperature=0, max_tokens=job.max_tokens, ignore_eos=True)
-        engine.add_request(encode(job.prompt), params, request_id=job.name, arrival_s=float(job.arrival_step))
-    for _ in engine.run():
-        pass
-    prompts = {name: request.num_prompt for name, request in engine.requests.items()}
-    return Run(_moments(engine.trace.events, block_size, prompts), engine.num_steps)
+        bench.ask(encode(job.prompt), job.max_tokens, name=job.name, arrival_s=float(job.arrival_step))
+    bench.run()
+    prompts = {request.request_id: request.num_prompt for request in bench.requests}
+    return Run(_moments(bench.engine.trace.events, block_size, prompts), bench.engine.num_steps)
 
 
 def _moments(events: Iterable[TraceEvent], block_size: int, prompts: Mapping[str, int]) -> tuple[Moment, ...]:

@@ -11,11 +11,9 @@ from dataclasses import dataclass
 from functools import cache
 
 from minillm.backends.base import Backend
-from minillm.core.config import EngineConfig
-from minillm.core.engine import Engine
 from minillm.core.metrics import request_metrics
-from minillm.core.sampling import SamplingParams
 from visualizers.runs import bundled
+from visualizers.runs.bench import BLOCK_SIZE, Bench
 from visualizers.runs.measure import one_thread, thread_clock
 
 BUDGETS = (32, 64, 128, 256)  # tokens of a step
@@ -24,7 +22,6 @@ DECODERS = (1, 4, 8)
 QUIET = 6  # gaps before the prompt arrives, and at least as many after its first token
 REPEATS = 2
 _START = 16  # tokens that a decoding request began with
-_BLOCK_SIZE = 16
 _TEXT = (
     "The report of the Secretary shows that the public revenue has grown in the past year, while the debt was made "
     "smaller by one tenth. The harvest in the western States was good, and our trade with other nations is larger "
@@ -99,33 +96,28 @@ def serve(
     gaps = num_gaps(prompt, decoders)
     talk = _START + decoders + gaps
     longest = max(talk, prompt + 1)
-    blocks = -(-talk // _BLOCK_SIZE) * decoders - (-prompt // _BLOCK_SIZE)
-    config = EngineConfig(
-        block_size=_BLOCK_SIZE,
-        num_blocks=blocks + 2,  # the null block, and one for the newcomer's first token
+    blocks = -(-talk // BLOCK_SIZE) * decoders - (-prompt // BLOCK_SIZE)
+    bench = Bench(
+        backend,
+        (blocks + 1) * BLOCK_SIZE,  # one more for the newcomer's first token
+        clock=clock,
         max_batch_tokens=budget or longest + decoders,
         chunked_prefill=budget is not None,
         max_model_len=longest,
         max_running_requests=decoders + 1,
-        prefix_caching=False,
-        record_trace=False,
     )
-    engine = Engine(backend, config, clock=clock)
     others = []
     for i in range(decoders):  # one a step: each of their prompts fits beside those who decode already
-        params = SamplingParams(temperature=0, max_tokens=decoders + gaps, ignore_eos=True)
-        others.append(engine.add_request(_cut(tokens, 11 * i, _START), params))
-        engine.step()
+        others.append(bench.ask(_cut(tokens, 11 * i, _START), decoders + gaps))
+        bench.step()
+    bench.step(QUIET)
     # Its one output token ends it, so that the others are as many after it as before.
-    for _ in range(QUIET):
-        engine.step()
-    newcomer = engine.add_request(_cut(tokens, 0, prompt), SamplingParams(temperature=0, max_tokens=1, ignore_eos=True))
-    for _ in range(gaps - QUIET):
-        engine.step()
+    newcomer = bench.ask(_cut(tokens, 0, prompt), 1)
+    bench.step(gaps - QUIET)
     measured = request_metrics(newcomer)
     if measured.ttft_s is None:
         raise RuntimeError(f"a prompt of {prompt} tokens was not computed within {gaps - QUIET} steps of {budget}")
-    samples = engine.metrics().steps[-gaps:]
+    samples = bench.engine.metrics().steps[-gaps:]
     itl_s = request_metrics(others[-1]).itl_s[-gaps:]
     steps = tuple(Step(gap, sample.num_tokens - decoders) for gap, sample in zip(itl_s, samples, strict=True))
     return Served(steps, measured.ttft_s, tuple(tuple(r.output_ids) for r in (*others, newcomer)))

@@ -1,16 +1,18 @@
-"""How a figure measures time: on one thread of the arithmetic library, in processor time.
+"""How a figure measures time: on one thread of the arithmetic library, in processor time, more than once.
 
 Two threads of a BLAS wait for each other at the end of every multiplication. Where another program
 holds one of the cores, a step of the small model takes ten times as long, and a line of such steps
 shows the other program. One thread in its own processor time is the same on an idle machine and true
-on a busy one.
+on a busy one. What is left of the noise is shown: the median of the repeats, between the quartiles.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from statistics import quantiles
 from typing import Any
 
 
@@ -34,3 +36,22 @@ def thread_clock() -> Callable[[], float]:
     except (AttributeError, OSError):
         return time.perf_counter
     return time.thread_time
+
+
+@dataclass(frozen=True)
+class Times:
+    """What repeats of the same work took: the median, and the quartiles as its spread. Seconds."""
+
+    median_s: float
+    low_s: float
+    high_s: float
+
+    @classmethod
+    def of(cls, seconds: Sequence[float]) -> Times:
+        """Of two or more repeats."""
+        low, median, high = quantiles(seconds, n=4, method="inclusive")
+        return cls(median, low, high)
+
+    def differs_from(self, other: Times) -> bool:
+        """Whether the two spreads lie apart. Where they touch, the difference may be chance."""
+        return self.high_s < other.low_s or other.high_s < self.low_s

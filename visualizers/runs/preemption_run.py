@@ -11,14 +11,12 @@ from functools import cache
 from typing import Literal
 
 from minillm import catalog
-from minillm.backends.simulated import SimulatedBackend, Weightless
-from minillm.core.clock import VirtualClock
-from minillm.core.config import EngineConfig
-from minillm.core.engine import Engine
+from minillm.backends.simulated import Weightless
 from minillm.core.metrics import request_metrics
-from minillm.core.sampling import SamplingParams, uniform
+from minillm.core.sampling import uniform
 from minillm.core.trace import TraceEvent
 from minillm.costs import pcie_bytes_per_s
+from visualizers.runs.bench import BLOCK_SIZE, Bench
 from visualizers.runs.modelled import step_time
 
 Mode = Literal["recompute", "cached", "swap"]
@@ -29,7 +27,6 @@ LIMITS = (3, 6, 12)  # requests at once
 NUM_REQUESTS = 12
 PROMPTS = (256, 1536)  # shortest and longest, tokens
 OUTPUTS = (128, 384)
-BLOCK_SIZE = 16
 _ARRIVE_S = 0.02  # between two of them
 _SEED = 7
 
@@ -93,7 +90,7 @@ def serve(pool_tokens: int, limit: int, mode: Mode) -> Outcome:
     model, machine = catalog.model(MODEL), catalog.accelerator(ACCELERATOR)
     block_bytes = BLOCK_SIZE * model.kv_bytes_per_token("bf16")
     link = pcie_bytes_per_s(PCIE)
-    clock, swapped = VirtualClock(), 0
+    swapped = 0
 
     def copy_time(pairs: Sequence[tuple[int, int]]) -> float:
         nonlocal swapped
@@ -102,32 +99,28 @@ def serve(pool_tokens: int, limit: int, mode: Mode) -> Outcome:
 
     jobs = workload()
     longest = max(job.prompt + job.output for job in jobs)
-    config = EngineConfig(
-        block_size=BLOCK_SIZE,
-        num_blocks=pool_tokens // BLOCK_SIZE + 1,  # the null block
+    bench = Bench.modelled(
+        Weightless(max_model_len=longest, vocab_size=1 << 20),
+        step_time(model, machine),
+        pool_tokens,
+        copy_time=copy_time,
         num_host_blocks=-(-longest // BLOCK_SIZE) * NUM_REQUESTS if mode == "swap" else 0,
         preemption="swap" if mode == "swap" else "recompute",
         max_running_requests=limit,
         prefix_caching=mode == "cached",
+        record_trace=True,
     )
-    backend = SimulatedBackend(
-        Weightless(max_model_len=longest, vocab_size=1 << 20), step_time(model, machine), clock, copy_time
-    )
-    engine = Engine(backend, config, clock=clock)
     first_id = 1  # no prompt shares a token with another; 0 is what the model answers
     for i, job in enumerate(jobs):
-        params = SamplingParams(temperature=0, max_tokens=job.output, ignore_eos=True)
-        prompt = range(first_id, first_id + job.prompt)
-        engine.add_request(prompt, params, request_id=str(i), arrival_s=job.arrival_s)
+        bench.ask(range(first_id, first_id + job.prompt), job.output, name=str(i), arrival_s=job.arrival_s)
         first_id += job.prompt
-    for _ in engine.run():
-        pass
-    told = _tell(engine.trace.events, jobs)
-    measured = [request_metrics(request) for request in engine.requests.values()]
+    bench.run()
+    told = _tell(bench.engine.trace.events, jobs)
+    measured = [request_metrics(request) for request in bench.requests]
     ends = [m.arrival_s + (m.e2e_s or 0.0) for m in measured]
     return Outcome(
         spans=tuple(told.spans),
-        preemptions=engine.scheduler.num_preemptions,
+        preemptions=bench.engine.scheduler.num_preemptions,
         computed_tokens=told.computed,
         again_tokens=told.again,
         swapped_bytes=swapped,

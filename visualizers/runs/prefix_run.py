@@ -11,11 +11,9 @@ from dataclasses import dataclass
 from functools import cache
 
 from minillm.backends.base import Backend
-from minillm.core.config import EngineConfig
-from minillm.core.engine import Engine
 from minillm.core.metrics import request_metrics
-from minillm.core.sampling import SamplingParams
 from visualizers.runs import bundled
+from visualizers.runs.bench import Bench
 from visualizers.runs.measure import one_thread, thread_clock
 
 SYSTEM_TOKENS = (60, 250)
@@ -83,20 +81,12 @@ def serve(
     clock: Callable[[], float],
 ) -> list[Served]:
     """One run on an engine of its own. ``salted`` keeps tenants from each other's blocks."""
-    config = EngineConfig(
-        block_size=block_size,
-        num_blocks=_POOL_TOKENS // block_size + 1,
-        prefix_caching=caching,
-        record_trace=False,
-    )
-    engine = Engine(backend, config, clock=clock)
+    bench = Bench(backend, _POOL_TOKENS, block_size=block_size, clock=clock, prefix_caching=caching)
     found: list[Served] = []
     for name in "ABCDEF":
         sent = _request(name, encode, system_tokens, found)
-        params = SamplingParams(temperature=0, max_tokens=sent.output_tokens, ignore_eos=True)
-        request = engine.add_request(sent.tokens, params, salt=sent.tenant if salted else None)
-        for _ in engine.run():
-            pass
+        request = bench.ask(sent.tokens, sent.output_tokens, salt=sent.tenant if salted else None)
+        bench.run()
         ttft_s = request_metrics(request).ttft_s
         if ttft_s is None:
             raise RuntimeError(f"request {name} ended without a token: {request.error}")

@@ -13,14 +13,13 @@ from itertools import count, islice
 from typing import Literal
 
 from minillm import catalog
-from minillm.backends.simulated import SimulatedBackend, Weightless
+from minillm.backends.simulated import Weightless
 from minillm.catalog import Model
-from minillm.core.clock import VirtualClock
-from minillm.core.config import EngineConfig, IndexName
-from minillm.core.engine import Engine
+from minillm.core.config import IndexName
 from minillm.core.eviction import EvictionName
 from minillm.core.request import Request
-from minillm.core.sampling import SamplingParams, uniform
+from minillm.core.sampling import uniform
+from visualizers.runs.bench import Bench
 from visualizers.runs.modelled import step_time
 
 Traffic = Literal["conversations", "documents", "new-prompts", "salts"]
@@ -37,7 +36,6 @@ THINK_S = 20.0  # mean time between an answer and the next message
 _ARRIVAL_S = 4.0  # mean time between two conversations
 _DOCUMENTS = 0.3  # of all requests, where there are any
 _TENANTS = 3
-_BLOCK_SIZE = 16
 _RUNNING = 8
 _SEED = 5
 
@@ -101,27 +99,23 @@ def serve(
     """The workload from a pool of so many tokens; None has room for everything. Without a policy nothing is cached."""
     model, machine = catalog.model(MODEL), catalog.accelerator(ACCELERATOR)
     work = workload(traffic)
-    clock = VirtualClock()
-    blocks = (pool_tokens or 1 << 18) // _BLOCK_SIZE
-    config = EngineConfig(
-        block_size=_BLOCK_SIZE,
-        num_blocks=blocks + 1,
+    bench = Bench.modelled(
+        Weightless(max_model_len=4096, vocab_size=1 << 20, crossover_tokens=_crossover_tokens(model)),
+        step_time(model, machine),
+        pool_tokens or 1 << 18,
         max_running_requests=_RUNNING,
         prefix_caching=policy is not None,
         prefix_index=index,
         eviction=policy or "lru",
-        record_trace=False,
     )
-    backend = Weightless(max_model_len=4096, vocab_size=1 << 20, crossover_tokens=_crossover_tokens(model))
-    engine = Engine(SimulatedBackend(backend, step_time(model, machine), clock), config, clock=clock)
-    talks = _converse(engine, work.conversations, salted=traffic == "salts")
+    talks = _converse(bench, work.conversations, salted=traffic == "salts")
     for arrival_s, document in work.documents:
-        engine.add_request(document, _ANSWER, arrival_s=arrival_s)
-    while engine.has_work():
-        for event in engine.step():
+        bench.ask(document, ANSWER_TOKENS, arrival_s=arrival_s)
+    while bench.engine.has_work():
+        for event in bench.engine.step():
             if event.kind == "finish":
                 talks(event.request_id, event.time_s)
-    asked = [r for r in engine.requests.values() if r.request_id.startswith("c")]
+    asked = [r for r in bench.requests if r.request_id.startswith("c")]
     return Outcome(
         requests=len(asked),
         prompt_tokens=sum(r.num_prompt for r in asked),
@@ -130,10 +124,7 @@ def serve(
     )
 
 
-_ANSWER = SamplingParams(temperature=0, max_tokens=ANSWER_TOKENS, ignore_eos=True)
-
-
-def _converse(engine: Engine, talks: Sequence[Conversation], *, salted: bool) -> Callable[[str, float], None]:
+def _converse(bench: Bench, talks: Sequence[Conversation], *, salted: bool) -> Callable[[str, float], None]:
     """Sends each conversation's first message; what is returned sends the next one when a request has ended."""
     said: dict[str, tuple[int, int]] = {}  # request: conversation and turn
 
@@ -143,12 +134,12 @@ def _converse(engine: Engine, talks: Sequence[Conversation], *, salted: bool) ->
         request_id = f"c{number}.{turn}"
         said[request_id] = (number, turn)
         prompt = [*history, *talk.messages[turn]]
-        engine.add_request(prompt, _ANSWER, request_id=request_id, arrival_s=arrival_s, salt=salt)
+        bench.ask(prompt, ANSWER_TOKENS, name=request_id, arrival_s=arrival_s, salt=salt)
 
     def go_on(request_id: str, time_s: float) -> None:
         number, turn = said.get(request_id, (0, len(talks[0].messages)))
         if turn + 1 < len(talks[number].messages):
-            history: Request = engine.requests[request_id]
+            history: Request = bench.engine.requests[request_id]
             send(number, turn + 1, history.token_ids, time_s + talks[number].thinks_s[turn])
 
     for number, talk in enumerate(talks):

@@ -11,16 +11,14 @@ from functools import cache
 from typing import Literal
 
 from minillm.backends.base import Backend
-from minillm.core.config import EngineConfig
-from minillm.core.engine import Engine
 from minillm.core.metrics import run_metrics
-from minillm.core.sampling import SamplingParams
 from minillm.core.speculate.draft import Drafter
 from minillm.core.speculate.draft_model import DraftModel
 from minillm.core.speculate.ngram import NgramDrafter
 from minillm.core.speculate.speculator import Speculation, Verification
 from minillm.core.speculate.suffix import SuffixDrafter
 from visualizers.runs import bundled
+from visualizers.runs.bench import BLOCK_SIZE, Bench
 from visualizers.runs.bundled import DRAFT_MODEL
 from visualizers.runs.measure import one_thread
 
@@ -38,7 +36,6 @@ PROMPTS = (
     "The Army and the Navy have",
     "I ask the Congress to look with care at",
 )
-_BLOCK_SIZE = 16
 
 
 @dataclass(frozen=True)
@@ -89,25 +86,16 @@ def serve(
     """One run: temperature 0, or 1 with the drafts verified by the target's own draws or by the rejection rule."""
     verification: Verification = "rejection" if setting == "rejection" else "draw"
     longest = max(map(len, prompts)) + output_tokens
-    config = EngineConfig(
-        block_size=_BLOCK_SIZE,
-        num_blocks=1 + len(prompts) * -(-(longest + draft_tokens) // _BLOCK_SIZE),
+    bench = Bench(
+        backend,
+        len(prompts) * -(-(longest + draft_tokens) // BLOCK_SIZE) * BLOCK_SIZE,  # whole blocks of each
+        speculation=None if drafter is None else Speculation(drafter, draft_tokens, verification),
         max_model_len=longest,
         max_running_requests=len(prompts),
-        prefix_caching=False,
-        record_trace=False,
     )
-    speculation = None if drafter is None else Speculation(drafter, draft_tokens, verification)
-    engine = Engine(backend, config, speculation=speculation)
     temperature = 0.0 if setting == "greedy" else 1.0
-    requests = [
-        engine.add_request(
-            prompt, SamplingParams(temperature=temperature, seed=i, max_tokens=output_tokens, ignore_eos=True)
-        )
-        for i, prompt in enumerate(prompts)
-    ]
-    for _ in engine.run():
-        pass
+    requests = [bench.ask(prompt, output_tokens, temperature=temperature, seed=i) for i, prompt in enumerate(prompts)]
+    bench.run()
     counts = [request.draft_counts for request in requests if request.draft_counts is not None]
     return Outcome(
         outputs=tuple(tuple(request.output_ids) for request in requests),
