@@ -8,8 +8,8 @@ import pytest
 
 from minillm import catalog
 from minillm.costs.batching import padding_waste
+from visualizers.figures import batching
 from visualizers.figures.batching import VISUALIZER
-from visualizers.levels.computed import batching
 from visualizers.runs import batching_run
 from visualizers.runs.batching_run import NUM_REQUESTS, POLICIES, Served, serve, workload
 

@@ -10,8 +10,8 @@ from minillm import hub
 from minillm.backends.hash_model import HashModel
 from minillm.models.tokenizer import load_tokenizer
 from visualizers.contract import Number
+from visualizers.figures import block_manager
 from visualizers.figures.block_manager import LAST, LONGEST, VISUALIZER
-from visualizers.levels.computed import block_manager
 from visualizers.levels.controls import control_html
 from visualizers.levels.markdown import points
 from visualizers.levels.snapshot import Snapshot

@@ -12,8 +12,8 @@ from minillm.backends.hash_model import HashModel
 from minillm.backends.simulated import SimulatedBackend, Weightless
 from minillm.core.clock import VirtualClock
 from minillm.core.plan import StepPlan
+from visualizers.figures import chunked_prefill
 from visualizers.figures.chunked_prefill import EVERY, VISUALIZER, percentile, weighted
-from visualizers.levels.computed import chunked_prefill
 from visualizers.runs import chunked_run
 from visualizers.runs.chunked_run import BUDGETS, DECODERS, PROMPTS, QUIET, Served, Step, num_gaps, quickest, serve
 

@@ -11,8 +11,8 @@ import pytest
 from minillm.core.plan import StepPlan
 from minillm.ops import numpy_ops
 from visualizers.contract import InputError
+from visualizers.figures import kv_cache_on_off as figure
 from visualizers.figures.kv_cache_on_off import STOPS, VISUALIZER
-from visualizers.levels.computed import kv_cache_on_off as figure
 from visualizers.levels.snapshot import Snapshot
 from visualizers.runs import cache_race
 from visualizers.runs.cache_race import MEASURED, Lap, Race, step_flops, totals

@@ -8,8 +8,8 @@ import pytest
 
 from minillm import catalog
 from minillm.costs import pcie_bytes_per_s
+from visualizers.figures import preemption
 from visualizers.figures.preemption import VISUALIZER
-from visualizers.levels.computed import preemption
 from visualizers.runs.bench import BLOCK_SIZE
 from visualizers.runs.preemption_run import (
     AGAIN,

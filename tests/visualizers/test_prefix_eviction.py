@@ -7,8 +7,8 @@ import math
 import pytest
 
 from minillm import catalog
+from visualizers.figures import prefix_eviction
 from visualizers.figures.prefix_eviction import VISUALIZER
-from visualizers.levels.computed import prefix_eviction
 from visualizers.runs import prefix_trace
 from visualizers.runs.prefix_trace import ANSWER_TOKENS, POLICIES, POOLS, Traffic, serve, workload
 

@@ -10,8 +10,8 @@ from minillm import hub
 from minillm.backends.hash_model import HashModel
 from minillm.core.clock import VirtualClock
 from minillm.models.tokenizer import load_tokenizer
+from visualizers.figures import prefix_hits
 from visualizers.figures.prefix_hits import LONGEST, NAMES, VISUALIZER
-from visualizers.levels.computed import prefix_hits
 from visualizers.runs import prefix_run
 from visualizers.runs.prefix_run import BLOCK_SIZES, SYSTEM_TOKENS, Served, serve, shared_tokens
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from minillm.core.sampling import SamplingParams, distribution
 from visualizers.contract import InputError
+from visualizers.figures import sampling as figure
 from visualizers.figures.sampling import VISUALIZER
-from visualizers.levels.computed import sampling as figure
 from visualizers.levels.snapshot import Snapshot
 from visualizers.runs.next_token import SHOWN, cut, entropy_bits, logits_after
 

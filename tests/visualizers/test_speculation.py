@@ -10,8 +10,8 @@ from minillm.backends.base import Capacity
 from minillm.backends.simulated import Weightless
 from minillm.core.speculate.draft import Ask, Draft, Drafter
 from minillm.costs import speculated_tokens
+from visualizers.figures import speculation
 from visualizers.figures.speculation import VISUALIZER
-from visualizers.levels.computed import speculation
 from visualizers.runs import speculation_run
 from visualizers.runs.speculation_run import DRAFTERS, LENGTHS, Outcome, run, serve
 

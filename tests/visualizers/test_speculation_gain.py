@@ -11,8 +11,8 @@ import pytest
 from minillm import catalog
 from minillm.costs import speculated_tokens
 from visualizers.contract import Data
+from visualizers.figures import speculation_gain
 from visualizers.figures.speculation_gain import BATCHES, DRAFTERS, KINDS, VISUALIZER, measured
-from visualizers.levels.computed import speculation_gain
 from visualizers.levels.snapshot import Snapshot
 
 

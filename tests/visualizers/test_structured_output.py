@@ -10,8 +10,8 @@ from jsonschema import Draft202012Validator
 
 from minillm.core.sampling import SamplingParams
 from visualizers.contract import InputError
+from visualizers.figures import structured_output as figure
 from visualizers.figures.structured_output import VISUALIZER
-from visualizers.levels.computed import structured_output as figure
 from visualizers.levels.snapshot import Snapshot
 from visualizers.runs.next_token import model, visible
 from visualizers.runs.structured_run import END, GRAMMARS, MAX_TOKENS, SEED, SHOWN, grammar, moments

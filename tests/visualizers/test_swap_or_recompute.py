@@ -6,8 +6,8 @@ import pytest
 
 from minillm import catalog
 from visualizers.contract import Data
+from visualizers.figures import swap_or_recompute
 from visualizers.figures.swap_or_recompute import AGAIN, LENGTHS, SWAP, VISUALIZER
-from visualizers.levels.computed import swap_or_recompute
 from visualizers.levels.snapshot import Snapshot
 
 

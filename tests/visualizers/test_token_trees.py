@@ -8,8 +8,8 @@ import pytest
 
 from minillm.core.speculate.tree import ROOT, depths
 from visualizers.contract import Data
+from visualizers.figures import token_trees
 from visualizers.figures.token_trees import HEAD_TITLES, KEPT, VISUALIZER, _text
-from visualizers.levels.computed import token_trees
 from visualizers.runs import bundled, speculation_run
 from visualizers.runs.token_tree_run import HEADS, SETTINGS, SIZES, STEPS, Seen, run, run_heads
 
