@@ -9,6 +9,7 @@ from pathlib import Path
 from minillm.core.chrome_trace import chrome_trace
 from minillm.core.config import EngineConfig
 from minillm.core.engine import Engine
+from minillm.files import write_whole
 
 
 def add_engine_options(parser: argparse.ArgumentParser) -> None:
@@ -45,10 +46,5 @@ def engine_config(options: argparse.Namespace) -> EngineConfig:
 
 
 def write_trace(engine: Engine, path: Path) -> None:
-    """All decisions of the run as Chrome trace JSON; a file that could not be written whole is not left behind."""
-    text = json.dumps(chrome_trace(engine.trace.events))
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError:
-        path.unlink(missing_ok=True)
-        raise
+    """All decisions of the run as Chrome trace JSON; where it cannot be written whole, the file stays as it was."""
+    write_whole(path, json.dumps(chrome_trace(engine.trace.events)))

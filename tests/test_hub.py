@@ -124,6 +124,8 @@ def test_an_interrupted_fetch_is_done_again(server: Server, where: Locations, mo
     half.mkdir(parents=True)
     (half / "model.gguf").write_bytes(b"half")
     assert hub.resolve("smollm2", where).read_bytes() == b"weights"
+    # There is no record that it was made here: it may be someone's own.
+    assert (where.cache / "smollm2.before1" / "model.gguf").read_bytes() == b"half"
 
 
 def test_a_full_disk_is_told_before_the_download(
