@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
+from minillm.core.detokenizer import known_ids
 from minillm.core.engine import Event
 from minillm.core.sampling import SamplingParams
 from minillm.llm import LLM
@@ -41,4 +42,5 @@ class Conversation:
         output = request.output_ids
         while output and self._llm.tokenizer.is_special(output[-1]):
             output.pop()  # the template writes the end of the turn itself
-        self._ids, self._text = ids + output, prompt + self._llm.tokenizer.decode(output)
+        tokenizer = self._llm.tokenizer
+        self._ids, self._text = ids + output, prompt + tokenizer.decode(known_ids(tokenizer, output))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from minillm.core.detokenizer import TokenBytes
+from minillm.core.detokenizer import TokenBytes, name_bytes
 from minillm.core.logprobs import TokenLogprobs
 from minillm.core.metrics import request_metrics
 from minillm.core.request import Request
@@ -16,7 +16,7 @@ class LikelyToken:
     """A token and its log-probability in the raw distribution: before penalties, masks and temperature."""
 
     token_id: int
-    token: str  # bytes that are no text by themselves, such as half a character, are U+FFFD
+    token: str  # bytes that are no text by themselves, such as half a character, are U+FFFD; "" without a token
     logprob: float  # natural logarithm
 
 
@@ -85,7 +85,7 @@ def completion(prompt: str, request: Request, tokenizer: TokenBytes, index: int 
 
 def _scored(found: Sequence[TokenLogprobs], tokenizer: TokenBytes) -> list[ScoredToken]:
     def text(token_id: int) -> str:
-        return tokenizer.token_bytes(token_id).decode("utf-8", errors="replace")
+        return (name_bytes(tokenizer, token_id) or b"").decode("utf-8", errors="replace")
 
     return [
         ScoredToken(

@@ -14,7 +14,9 @@ from minillm import hub
 from minillm.backends import create_backend
 from minillm.completion import Completion, completion
 from minillm.config import Locations
+from minillm.core.admission import check_prompt
 from minillm.core.config import EngineConfig
+from minillm.core.detokenizer import known_ids
 from minillm.core.engine import Engine, Event, Request, RequestError
 from minillm.core.grammar import Grammar, Vocabulary
 from minillm.core.group import outputs
@@ -111,12 +113,13 @@ class LLM:
             raise ValueError(f"{len(sources)} grammars beside params.grammar {params.grammar}: an output matches one")
         for kind, source in sources:
             params = replace(params, grammar=self.compile_grammar(cast(Kind, kind), source))
-        all_ids = [self._ids(prompt) for prompt in given_prompts]
-        requests = self._submit(all_ids, params)
+        limits = self.engine.capacity.vocab_size, self.engine.max_model_len
+        all_ids = [check_prompt(self._ids(prompt), *limits) for prompt in given_prompts]
         texts = [
-            prompt if isinstance(prompt, str) else self.tokenizer.decode(ids)
+            prompt if isinstance(prompt, str) else self.tokenizer.decode(known_ids(self.tokenizer, ids))
             for prompt, ids in zip(given_prompts, all_ids, strict=True)
         ]
+        requests = self._submit(all_ids, params)
         try:
             for _ in self._steps():
                 pass
@@ -143,10 +146,10 @@ class LLM:
         params = _checked(params)
         if params.num_sequences > 1 or params.beam_width:
             raise RequestError("a stream shows one output as it comes: use generate for n, best_of and beam_width")
+        engine, inboxes, steps = self.engine, self._inboxes, self._steps()
         (request,) = self._submit([self._ids(prompt)], params)
-        name, engine, inboxes = request.request_id, self.engine, self._inboxes
+        name = request.request_id
         inbox = inboxes[name] = deque()
-        steps = self._steps()
         try:
             while bool(inbox) or next(steps, False):
                 while inbox:
@@ -200,7 +203,7 @@ class LLM:
         try:
             for ids in prompts:
                 requests.append(self.engine.add_request(ids, params))
-        except RequestError:
+        except BaseException:
             for request in requests:  # all or none
                 self.engine.abort(request.request_id)
             raise

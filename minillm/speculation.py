@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
 from minillm import hub
+from minillm.core.detokenizer import name_bytes
 from minillm.core.speculate.draft import Drafter
 from minillm.core.speculate.draft_model import DraftModel
 from minillm.core.speculate.draft_tree import DraftTree
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from minillm.backends.base import Backend
     from minillm.backends.numeric import NumericBackend
     from minillm.models.load import LoadedModel
-    from minillm.models.tokenizer import Tokenizer
 
 Method = Literal["ngram", "suffix", "draft", "tree", "medusa", "eagle", "mtp"]
 METHODS: tuple[Method, ...] = get_args(Method)
@@ -143,17 +143,9 @@ def check_vocabulary(target: LoadedModel, draft: LoadedModel) -> None:
         )
     ours, theirs = target.tokenizer(), draft.tokenizer()
     for token_id in range(sizes[0]):
-        one, other = _token(ours, token_id), _token(theirs, token_id)
+        one, other = name_bytes(ours, token_id), name_bytes(theirs, token_id)
         if one != other:
             raise ValueError(
                 f"token {token_id} is {one!r} to {target.name} and {other!r} to draft model {draft.name}: "
                 "a draft model needs the target's vocabulary"
             )
-
-
-def _token(tokenizer: Tokenizer, token_id: int) -> bytes | None:
-    """A token's bytes; None for an id that the tokenizer does not use."""
-    try:
-        return tokenizer.token_bytes(token_id) if token_id < tokenizer.vocab_size else None
-    except ValueError:
-        return None

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
+from minillm.core.detokenizer import text_bytes
 from minillm.core.grammar import CompiledGrammar, Grammar, GrammarError, Vocabulary
 from minillm.core.grammar.gbnf import gbnf_rules
 from minillm.core.grammar.json_schema import json_schema_rules
@@ -27,11 +28,7 @@ def vocabulary_of(tokenizer: Tokenizer, vocab_size: int) -> Vocabulary:
     """The tokens that a text can be made of. ``vocab_size`` is the model's, which may pad or cut the tokenizer's."""
     tokens: list[bytes | None] = [None] * vocab_size
     for token_id in range(min(tokenizer.vocab_size, vocab_size)):
-        if not tokenizer.is_special(token_id):
-            try:
-                tokens[token_id] = tokenizer.token_bytes(token_id)
-            except ValueError:  # a gap in the ids
-                continue
+        tokens[token_id] = text_bytes(tokenizer, token_id) or None
     return Vocabulary(tokens, {token_id for token_id in tokenizer.eos_ids if token_id < vocab_size})
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import zip_longest
 from typing import Any
 
@@ -143,3 +143,73 @@ def test_two_conversations_by_turns_keep_their_own_replies(llm: LLM) -> None:
 def test_what_is_no_parameter_is_refused_by_name(llm: LLM, call: Callable[[Any], object], named: str) -> None:
     with pytest.raises(ValueError, match=re.escape(named)):
         call(llm)
+
+
+class Smaller:
+    """A tokenizer that lacks the ids from ``vocab_size`` on, as where a model's vocabulary is padded."""
+
+    def __init__(self, whole: Any, vocab_size: int) -> None:
+        self._whole, self.vocab_size = whole, vocab_size
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._whole, name)
+
+    def token_bytes(self, token_id: int) -> bytes:
+        if token_id >= self.vocab_size:
+            raise ValueError(f"token id {token_id} is outside the vocabulary")
+        return bytes(self._whole.token_bytes(token_id))
+
+    def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
+        if any(token_id >= self.vocab_size for token_id in ids):
+            raise ValueError("an id is outside the vocabulary")
+        return str(self._whole.decode(ids, skip_special=skip_special))
+
+
+@pytest.mark.parametrize("speculate", [None, "ngram", "draft"])
+def test_ids_that_the_model_has_and_the_tokenizer_lacks_are_ids_like_all_others(speculate: Any) -> None:
+    llm = LLM("tiny", backend="numpy", speculate=speculate)
+    llm.tokenizer = Smaller(llm.tokenizer, 4000)
+    llm.restart(speculate)
+    params = SamplingParams(temperature=0, max_tokens=6, logit_bias={4001: 100.0}, logprobs=3, prompt_logprobs=1)
+    one, other = llm.generate([[4002, 5, 6], "The people of the"], params)
+    assert one.token_ids == other.token_ids == [4001] * 6
+    assert one.text == other.text == ""
+    assert one.prompt == llm.tokenizer.decode([5, 6])
+    assert one.logprobs is not None
+    assert one.logprobs[0].token == ""
+    shaped = llm.generate("The people", SamplingParams(temperature=0, max_tokens=20), regex="[a-z ]{3,5}")[0]
+    assert shaped.matches_grammar
+    assert max(shaped.token_ids) < 4000
+    assert text_of(list(llm.stream([4003], params))) == ""
+
+
+def test_control_tokens_are_not_in_the_text(llm: LLM) -> None:
+    end = min(llm.tokenizer.eos_ids)
+    params = SamplingParams(temperature=0, max_tokens=3, logit_bias={end: 100.0}, ignore_eos=True, stop=("end",))
+    (one,) = llm.generate(["The people"], params)
+    assert (one.token_ids, one.text, one.finish_reason) == ([end] * 3, "", "length")
+
+
+def test_what_raises_before_a_batch_runs_leaves_nobody_queued(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> str:
+        raise RuntimeError("no text")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(llm.tokenizer, "decode", fail)
+        with pytest.raises(RuntimeError, match="no text"):
+            llm.generate([[1, 2, 3], [2]], GREEDY)
+    assert not llm.engine.has_work()
+    with monkeypatch.context() as patch:
+        add, calls = llm.engine.add_request, []
+
+        def second_fails(*arguments: Any, **named: Any) -> Any:
+            calls.append(1)
+            if len(calls) == 2:
+                raise MemoryError("full")
+            return add(*arguments, **named)
+
+        patch.setattr(llm.engine, "add_request", second_fails)
+        with pytest.raises(MemoryError):
+            llm.generate(PROMPTS, GREEDY)
+    list(llm.engine.run())
+    assert llm.last_request().finish_reason == "abort"

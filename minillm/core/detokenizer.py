@@ -3,11 +3,16 @@
 Held back are the bytes of a character that is not whole yet, and the end of the text while it may be
 the beginning of a stop string. A stop string is found the moment its last character is known; of several
 found at once the one that ends first counts, the longer one if they end together.
+
+What text a token has is decided here and nowhere else (``text_bytes``), so the output's text, its events and its
+stop strings agree: a control token has none, as where Hugging Face transformers skips special tokens, and neither
+has an id that the model knows and the tokenizer does not.
 """
 
 from __future__ import annotations
 
 import codecs
+from collections.abc import Sequence
 from typing import Protocol
 
 
@@ -15,7 +20,32 @@ class TokenBytes(Protocol):
     """The part of a tokenizer that the detokenizer needs."""
 
     def token_bytes(self, token_id: int) -> bytes:
-        """UTF-8 bytes of one token, possibly part of a character; empty for a control token."""
+        """UTF-8 bytes of one token, possibly part of a character; for a control token its name.
+
+        ``ValueError`` or ``LookupError`` for an id without a token: models have more ids than their tokenizers
+        where the vocabulary is padded. A tokenizer with control tokens has ``is_special(token_id)``, too.
+        """
+
+
+def name_bytes(tokenizer: TokenBytes, token_id: int) -> bytes | None:
+    """What to show of one token; None for an id that the tokenizer has no token for."""
+    try:
+        return tokenizer.token_bytes(token_id)
+    except (ValueError, LookupError):
+        return None
+
+
+def known_ids(tokenizer: TokenBytes, token_ids: Sequence[int]) -> list[int]:
+    """Those that the tokenizer has a token for: the others have no text, and its ``decode`` may refuse them."""
+    return [token_id for token_id in token_ids if name_bytes(tokenizer, token_id) is not None]
+
+
+def text_bytes(tokenizer: TokenBytes, token_id: int) -> bytes:
+    """What one token adds to a text: nothing where it is a control token, or none at all."""
+    is_special = getattr(tokenizer, "is_special", None)
+    if is_special is not None and is_special(token_id):
+        return b""
+    return name_bytes(tokenizer, token_id) or b""
 
 
 class Detokenizer:
@@ -32,7 +62,7 @@ class Detokenizer:
 
         A stop string whose last character comes while ``may_stop`` is False is ordinary text.
         """
-        return self._release(self._decoder.decode(self._tokenizer.token_bytes(token_id)), may_stop)
+        return self._release(self._decoder.decode(text_bytes(self._tokenizer, token_id)), may_stop)
 
     def flush(self) -> str:
         """All that is held back: the request ended, so no stop string will complete it."""

@@ -69,12 +69,13 @@ class KVUsage:
     total_host_blocks: int = 0
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _InFlight:
     """A step between planning and commit."""
 
     step: Step
     result: Callable[[], StepResult]  # waits for it
+    is_submitted: bool = False  # whether the backend has it; else it runs when its result is asked for
 
 
 class Engine:
@@ -211,8 +212,9 @@ class Engine:
                 request.group = group
                 request.prompt_logprobs = requests[0].prompt_logprobs  # one list: the prompt is computed once
             requests[0].is_plain = False  # until the others part from it
-        for request in requests:
-            self._lifecycle.add(request, Detokenizer(self._tokenizer, params.stop) if self._tokenizer else None)
+        texts = [Detokenizer(self._tokenizer, params.stop) if self._tokenizer else None for _ in requests]
+        for request, detokenizer in zip(requests, texts, strict=True):  # nothing raises from here on
+            self._lifecycle.add(request, detokenizer)
         heapq.heappush(self._pending, (arrival_s, index, requests[0]))
         return requests[0]
 
@@ -268,10 +270,11 @@ class Engine:
             flight = _InFlight(step, partial(self._run, step))
             self._flight.append(flight)
             if submit is not None:
-                with self._ends_requests_on_error():
+                with self._ends_requests_on_error(flight):
                     if step.copies:
                         self.backend.copy_blocks(step.copies)
                     flight.result = submit(step.plan)
+                    flight.is_submitted = True
 
     def _run(self, step: Step) -> StepResult:
         """A step of a backend that cannot be submitted to: it runs when it is its turn to land."""
@@ -285,7 +288,7 @@ class Engine:
     def _land(self) -> list[Event]:
         """Wait for the oldest step in flight. Interrupted, it stays in flight: running it again changes nothing."""
         flight = self._flight[0]
-        with self._ends_requests_on_error():
+        with self._ends_requests_on_error(flight):
             result = flight.result()
             self._check_result(flight.step, result)
         self._flight.popleft()
@@ -293,21 +296,27 @@ class Engine:
         return self.commit_step(flight.step, result)
 
     @contextmanager
-    def _ends_requests_on_error(self) -> Iterator[None]:
-        """If the backend raises, the requests of all steps in flight end with an error; the others go on.
+    def _ends_requests_on_error(self, flight: _InFlight) -> Iterator[None]:
+        """If the backend raises, the requests of that step end with an error, and no others.
 
-        So do those that were to be swapped out before a step, for their K/V may not have reached the host.
+        So do those that were to be swapped out before the step, for their K/V may not have reached the host. Later
+        steps that the backend has not seen are taken back, for what they would read of the step was not computed.
+        Of those that it has, the ones that nobody is left to hear of are not waited for.
         """
         try:
             yield
         except Exception as error:
-            message = f"{type(error).__name__}: {error}"
-            for step in [flight.step for flight in self._flight]:
-                self._lifecycle.fail(
-                    [self.requests[r] for r in self.kv.swapped_by(step.copies)] + step.requests, message
-                )
-            self.num_steps += len(self._flight)
-            self._flight.clear()
+            swapped = [self.requests[request_id] for request_id in self.kv.swapped_by(flight.step.copies)]
+            self._lifecycle.fail([*swapped, *flight.step.requests], error)
+            self._flight.remove(flight)
+            self.num_steps += 1
+            for later in list(self._flight)[::-1]:
+                if not later.is_submitted:
+                    self.scheduler.take_back(later.step)
+                elif not all(request.is_finished for request in later.step.requests):
+                    continue
+                self._flight.remove(later)
+                self.num_steps += 1
             raise
 
     def run(self) -> Iterator[Event]:
@@ -351,9 +360,11 @@ class Engine:
                 newcomers.append(request)
         try:
             step = self.scheduler.schedule(self._num_planned, now_s, self._next_arrival_s() is not None)
-        except DraftError as error:
-            self._lifecycle.fail([request for request in self.scheduler.running if request.num_in_flight], str(error))
-            raise EngineError(str(error)) from error
+        except BaseException as error:
+            self._lifecycle.fail(self.scheduler.planning(), error)
+            if isinstance(error, DraftError):
+                raise EngineError(str(error)) from error
+            raise
         if step is not None:
             self._num_planned += 1
         self._shed(newcomers, now_s)
@@ -371,18 +382,27 @@ class Engine:
             self._lifecycle.outbox.append(self._lifecycle.end(request, "error", now_s, error=why))
 
     def commit_step(self, step: Step, result: StepResult) -> list[Event]:
-        """Take over what the backend computed: tokens, ends, blocks to index, metrics."""
+        """Take over what the backend computed: tokens, ends, blocks to index, metrics.
+
+        Whatever raises here ends the requests of the step that have not ended, and no others. The events made
+        before come with the next step.
+        """
         now_s = self.clock()
         self.trace.mark(step.plan.step, now_s)
         num_requests, num_tokens = len(step.plan.request_ids), len(step.plan.token_ids)
         self.trace.emit("land", "", tokens=num_tokens, computed=self.kv.pool.num_used)
         events = self._lifecycle.take_events()
-        self._committer.commit(step, result, now_s, events)
         self.num_steps += 1
-        self.step_times.observe(num_tokens, result.elapsed_s)
-        self._samples.append(StepSample(now_s, result.elapsed_s, num_requests, num_tokens, self.kv.pool.num_used))
-        if self.config.debug_checks:
-            self.check()
+        try:
+            self._committer.commit(step, result, now_s, events)
+            self.step_times.observe(num_tokens, result.elapsed_s)
+            self._samples.append(StepSample(now_s, result.elapsed_s, num_requests, num_tokens, self.kv.pool.num_used))
+            if self.config.debug_checks:
+                self.check()
+        except BaseException as error:  # an interrupt, too: the step will not land again
+            self._lifecycle.deliver_first(events)
+            self._lifecycle.fail(step.requests, error)
+            raise
         return events
 
     def next_wake_s(self) -> float | None:

@@ -247,6 +247,10 @@ class KVManager:
         """Copies (source, target) that are due before the next step runs, for ``Backend.copy_blocks``."""
         return self._copies.take()
 
+    def return_copies(self, copies: Sequence[tuple[int, int]]) -> None:
+        """What ``take_copies`` returned last is not carried out yet: it is due before the next step."""
+        self._copies.put_back(copies)
+
     def awaits_copy(self, request: Request) -> bool:
         """Whether blocks of the table get their content only when what ``take_copies`` returns is carried out."""
         return self._copies.go_to(self._tables[request.request_id].blocks)

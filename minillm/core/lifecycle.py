@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import count
 from typing import Literal
 
 from minillm.core.detokenizer import Detokenizer
-from minillm.core.request import Event, FinishReason, Request, RequestError
+from minillm.core.request import Event, FinishReason, Request, RequestError, Status
 from minillm.core.scheduler import Scheduler
+from minillm.core.speculate.draft import DraftError
 from minillm.core.speculate.speculator import Speculator
 from minillm.core.trace import Trace
 
@@ -58,6 +60,10 @@ class Lifecycle:
         events, self.outbox = self.outbox, []
         return events
 
+    def deliver_first(self, events: Sequence[Event]) -> None:
+        """Events that a step made and could not return."""
+        self.outbox[:0] = events
+
     def abort(self, request_id: str) -> bool:
         """End a request; its terminal event comes with the next step. False if it is unknown or has ended.
 
@@ -87,22 +93,22 @@ class Lifecycle:
 
     def end(self, request: Request, reason: FinishReason, now_s: float, text: str = "", error: str = "") -> Event:
         """End a request, and those of its group that depend on it when it is cut off."""
-        event = self.end_one(request, reason, now_s, text, error)
         group = request.group
-        if group is not None and reason in ("abort", "error") and group.depends_on(request):
-            for member in group.members:
-                if member.num_in_flight:
-                    self._end_when_it_lands(member)
-                elif not member.is_finished:
-                    self.outbox.append(self.end_one(member, reason, now_s, error=error))
-        return event
+        try:
+            return self.end_one(request, reason, now_s, text, error)
+        finally:
+            if group is not None and reason in ("abort", "error") and group.depends_on(request):
+                for member in group.members:
+                    if member.num_in_flight:
+                        self._end_when_it_lands(member)
+                    elif not member.is_finished:
+                        with suppress(Exception):  # as in `fail`
+                            self.outbox.append(self.end_one(member, reason, now_s, error=error))
 
     def end_one(self, request: Request, reason: FinishReason, now_s: float, text: str = "", error: str = "") -> Event:
         """The only way out of a request: blocks released, one terminal event."""
         request_id = request.request_id
         self._scheduler.remove(request)
-        if self._speculator is not None:
-            self._speculator.forget(request_id)
         detokenizer = self.detokenizers.pop(request_id, None)
         if detokenizer is not None and reason in ("abort", "error"):
             text = detokenizer.flush()
@@ -116,13 +122,31 @@ class Lifecycle:
         self.num_unfinished -= 1
         kind: Literal["finish", "error"] = "error" if reason == "error" else "finish"
         self._trace.emit(kind, request_id, note=error or reason)
-        return Event(request_id, kind, now_s, text=text, finish_reason=reason, error=error)
+        event = Event(request_id, kind, now_s, text=text, finish_reason=reason, error=error)
+        if self._speculator is not None:
+            try:
+                self._speculator.forget(request_id)
+            except Exception:  # a drafter's own fault: the request has ended all the same
+                self.outbox.append(event)
+                raise
+        return event
 
-    def fail(self, requests: Sequence[Request], error: str) -> None:
-        """The backend or a drafter raised in a step of these requests: those that have not ended do."""
+    def fail(self, requests: Sequence[Request], error: BaseException) -> None:
+        """Something raised in a step of these requests: those that have not ended do."""
         now_s = self._clock()
-        for request in requests:
+        message = str(error) if isinstance(error, DraftError) else f"{type(error).__name__}: {error}"
+        failing = [one for request in requests for one in (request, *self._left_behind(request))]
+        for request in failing:
             request.num_in_flight = 0  # nothing of it will land
-        for request in requests:
+        for request in failing:
             if not request.is_finished:
-                self.outbox.append(self.end(request, "error", now_s, error=error))
+                with suppress(Exception):  # of a drafter that is told: its event is in the outbox then
+                    self.outbox.append(self.end(request, "error", now_s, error=message))
+
+    @staticmethod
+    def _left_behind(request: Request) -> list[Request]:
+        """The outputs that parted from this one in a step that broke off before their first token."""
+        group = request.group
+        if group is None or not group.has_forked:
+            return []
+        return [m for m in group.members if m.status is Status.RUNNING and m.num_computed == m.num_known]

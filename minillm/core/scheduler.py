@@ -70,6 +70,8 @@ class Scheduler:
         self._rows = RowWriter(config, kv, trace, vocab_size, speculator)
         self._groups: list[Group] = []  # those not finished that have a member queued or running
         self._speculator = speculator
+        self._draft: _Draft | None = None  # the step being put together
+        self._admitting: list[Request] = []  # who is looked at
 
     def add(self, request: Request) -> None:
         """Queue a new or preempted request."""
@@ -114,11 +116,13 @@ class Scheduler:
 
     def schedule(self, step: int, now_s: float, more_to_come: bool) -> Step | None:
         """Plan one step, or None when nothing can run: an empty step is legal."""
+        self._admitting = []
+        self._draft = draft = _Draft(StepPlan(step, self._kv.block_size), self._config.max_batch_tokens)
         self._order.on_step(now_s, self.running)
-        draft = _Draft(StepPlan(step, self._kv.block_size), self._config.max_batch_tokens)
         self._schedule_others(self._schedule_decodes(draft), draft)
         self._swap_in(draft)
         self._admit_waiting(draft, now_s, more_to_come)
+        self._admitting = []
         if not draft.decodes and not draft.parts:
             return None
         if self._speculator is not None:
@@ -130,6 +134,24 @@ class Scheduler:
             self._rows.add_groups(draft.plan)
         epochs = [request.epoch for request in draft.decodes]
         return Step(draft.plan, draft.decodes, epochs, list(draft.parts.values()), self._kv.take_copies())
+
+    def planning(self) -> list[Request]:
+        """Who has a part in the step planned last, and who was looked at for admission: they fail if that raised."""
+        if self._draft is None:
+            return []
+        return [*self._draft.decodes, *(part.request for part in self._draft.parts.values()), *self._admitting]
+
+    def take_back(self, step: Step) -> None:
+        """A planned step that will not run, the last one planned: its requests are as they were before it."""
+        shares = [(r, epoch, 1) for r, epoch in zip(step.decodes, step.epochs, strict=True)]
+        shares += [(p.request, p.epoch, p.num_tokens + len(p.draft.token_ids)) for p in step.parts]
+        for request, epoch, num_tokens in shares:
+            if request.epoch == epoch:
+                request.num_in_flight -= num_tokens
+                tokens = request.num_computed + request.num_in_flight
+                self._kv.rewind(request, tokens)
+                self._trace.emit("undo", request.request_id, tokens=num_tokens, computed=tokens)
+        self._kv.return_copies(step.copies)
 
     def _schedule_decodes(self, draft: _Draft) -> list[Request]:
         """A token for each plain request that needs one. Returns the others that run and have tokens to compute.
@@ -212,7 +234,8 @@ class Scheduler:
             if first_swapped is not None and not self._order.outranks(request, first_swapped):
                 return
             # The hits come before the budget: tokens found in the cache cost none of it.
-            hits = [(one, self._kv.lookup(one)) for one in together(request)]
+            self._admitting = together(request)
+            hits = [(one, self._kv.lookup(one)) for one in self._admitting]
             if self._order.preempts:
                 self._give_way(request, hits, draft)
             if not all(self._order.outranks(request, preempted) for preempted in draft.preempted):

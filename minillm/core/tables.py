@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from minillm.core.block_keys import BlockKeys
@@ -43,6 +43,7 @@ class BlockCopies:
     """Copies (source, target) of whole blocks, in the order in which they were decided."""
 
     def __init__(self) -> None:
+        self._first: dict[int, int] = {}  # target -> source: put back, to be made at once and before the others
         self._pairs: list[tuple[int, int]] = []
 
     def add(self, source: int, target: int) -> None:
@@ -50,18 +51,25 @@ class BlockCopies:
 
     def go_to(self, blocks: list[int]) -> bool:
         """Whether one of these blocks gets its content only by a copy that is not taken yet."""
-        return bool(self._pairs) and not {target for _, target in self._pairs}.isdisjoint(blocks)
+        due = [*self._first, *(target for _, target in self._pairs)]
+        return bool(due) and not set(due).isdisjoint(blocks)
 
     def come_from(self, blocks: Iterable[int]) -> bool:
         """Whether one of these blocks is still to be copied as it is now."""
-        return bool(self._pairs) and not {source for source, _ in self._pairs}.isdisjoint(blocks)
+        due = [*self._first.values(), *(source for source, _ in self._pairs)]
+        return bool(due) and not set(due).isdisjoint(blocks)
+
+    def put_back(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """What the last ``take`` returned was not made; of several, the later one is put back first."""
+        sources = {target: source for source, target in pairs}
+        self._first = sources | {target: sources.get(source, source) for target, source in self._first.items()}
 
     def take(self) -> list[tuple[int, int]]:
         """All since the last call, in a form that no order of execution changes.
 
         Targets are distinct, and every source is a block as it is before any of the copies.
         """
-        sources: dict[int, int] = {}
+        sources, self._first = self._first, {}
         for source, target in self._pairs:
             sources[target] = sources.get(source, source)  # the copy of a copy is one of the original
         self._pairs.clear()

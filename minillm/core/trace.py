@@ -15,6 +15,7 @@ Kinds, and what their fields mean:
 - ``draft``: so many unverified ``tokens`` run behind those scheduled.
 - ``verify``: so many ``tokens`` of its draft were accepted: ``computed`` tokens are in the cache now.
 - ``index``: these ``blocks`` of it are full and computed: others may hit them now.
+- ``undo``: ``tokens`` of it were scheduled and will not run, for a step before failed. So many are ``computed``.
 - ``land``: the step's results are there, of no one request. ``tokens`` ran; ``computed`` blocks are in use.
 - ``drop``: what the step computed for it is stale, for it ended or was preempted since.
 - ``token``: ``token_id`` was appended.
@@ -50,6 +51,7 @@ Kind = Literal[
     "draft",
     "verify",
     "index",
+    "undo",
     "land",
     "drop",
     "token",
@@ -202,7 +204,7 @@ class Replay:
                 self._drafted[request_id] = event.tokens
             case "schedule":
                 self.computed[request_id] = event.computed + event.tokens + self._drafted.pop(request_id, 0)
-            case "verify":
+            case "verify" | "undo":
                 self.computed[request_id] = event.computed
             case "token":
                 self.known[request_id] += 1

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from mutants import killers
 from mutants.blocks import EVICTION_MUTANTS, INDEX_MUTANTS, MANAGER_MUTANTS, POOL_MUTANTS
+from mutants.faults import FAULT_MUTANTS
 from mutants.grammar import AMBIGUITY_MUTANTS, GRAMMAR_MUTANTS
 from mutants.records import LOOP_MUTANTS, REPLAY_MUTANTS, TRACE_MUTANTS, TREE_MUTANTS
 from mutants.registry import Mutant
@@ -45,6 +46,7 @@ MUTANTS: list[Mutant] = [
         (killers.ENGINE, REPLAY_MUTANTS),
         (killers.TRACES, TRACE_MUTANTS),
         (killers.DRAFTERS_ALONE, TREE_MUTANTS),
+        (killers.FAULTS, FAULT_MUTANTS),
         (killers.LOAD, LOAD_MUTANTS),
         (killers.ORDERS, METRICS_MUTANTS),
         (killers.DRAFTERS_ALONE, DRAFTER_MUTANTS),

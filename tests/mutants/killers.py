@@ -122,6 +122,7 @@ HAND_OFF = Killer("tests/core/test_transfer.py::test_over_a_good_network_nothing
 TIER = Killer("tests/core/test_tiers.py::TestTier", one_of(random_tier_calls), 1000)
 ORDERS = suite("tests/core/test_orders.py")
 LOOP = suite("tests/core/test_engine.py")
+FAULTS = suite("tests/core/test_faults.py")
 LOAD = suite("tests/core/test_load.py")
 DRAFTERS_ALONE = suite("tests/core/test_drafters.py")
 TRACES = suite("tests/core/test_chrome_trace.py")

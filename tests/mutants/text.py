@@ -13,8 +13,8 @@ TEXT_MUTANTS: dict[str, list[Edit]] = {
         Edit(
             Detokenizer,
             "push",
-            "self._decoder.decode(self._tokenizer.token_bytes(token_id))",
-            "self._tokenizer.token_bytes(token_id).decode('utf-8', 'replace')",
+            "self._decoder.decode(text_bytes(self._tokenizer, token_id))",
+            "text_bytes(self._tokenizer, token_id).decode('utf-8', 'replace')",
         )
     ],
     "half a stop comes out": [Edit(Detokenizer, "_release", "self._stop_prefix_length(text)", "0")],
