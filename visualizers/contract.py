@@ -53,6 +53,7 @@ class Number:
     stops: tuple[float, ...] = ()
     play: bool = False
     words: Mapping[float, str] = field(default_factory=dict)
+    more: bool = False  # stands behind "More", after the levers that matter first
 
     def parse(self, raw: object) -> float:
         try:
@@ -92,6 +93,7 @@ class Choice:
     help: str
     unit: str = ""
     instant: Instant = "grid"
+    more: bool = False
 
     def parse(self, raw: object) -> str:
         if raw not in self.options:
@@ -120,6 +122,7 @@ class Text:
     help: str
     unit: str = ""
     instant: Instant = "live"
+    more: bool = False
 
     def parse(self, raw: object) -> str:
         text = str(raw)
@@ -149,7 +152,8 @@ class Data:
     """What ``compute`` returns. Each cell is a number, a string, or an expression of formula inputs.
 
     ``values`` are the named results, in the unit that ``Visualizer.units`` gives for them; ``rows``
-    are the named datasets of the chart, lists of flat records.
+    are the named datasets of the chart, lists of flat records. Between two states the numbers of records with
+    the same ``key`` glide (`handbook/assets/js/tween.js`); without keys, of two equally long lists.
     """
 
     values: Mapping[str, Any]

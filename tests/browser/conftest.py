@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,11 @@ def folder(snapshot: Snapshot, tmp_path_factory: pytest.TempPathFactory) -> Path
     two = figure_html(snapshot, {"model": "large", "context": "16384"}, base_url="")
     (out / "index.html").write_text(PAGE.format(f"<p>Text.</p>{one}"))
     (out / "two.html").write_text(PAGE.format(one + two))
+    rare = replace(VISUALIZER, inputs=tuple(replace(i, more=i.name != "context") for i in VISUALIZER.inputs))
+    (out / "more.html").write_text(PAGE.format(figure_html(Snapshot(rare), {}, base_url="")))
+    behind = payload(Snapshot(rare))
+    (out / "figures/more.json").write_text(json.dumps(behind))
+    (out / "more.html").write_text((out / "more.html").read_text().replace("figures/example.json", "figures/more.json"))
     (out / "far.html").write_text(PAGE.format(f'<div class="far"></div>{one}'))
     (out / "broken.html").write_text(PAGE.format(one.replace("figures/example.json", "figures/none.json")))
     return out

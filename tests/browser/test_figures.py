@@ -159,7 +159,8 @@ def test_a_moment_ends_where_its_run_ends(page, site):
         """async () => {
             const { Model } = await import("/assets/js/model.js");
             const stops = [0, 1, 2, 3];
-            const inputs = (play) => [{ name: "run", kind: "choice" }, { name: "moment", kind: "number", stops, play }];
+            const moment = { name: "moment", kind: "number", instant: "grid", stops };
+            const inputs = (play) => [{ name: "run", kind: "choice" }, { ...moment, play }];
             const payload = { grid: [["run", ["short", "long"]], ["moment", stops]] };
             payload.states = [0, 1, 1, 1, 0, 1, 2, 3].map((v) => ({ v }));
             const ends = (play) => {
@@ -343,3 +344,40 @@ def test_value_texts_are_pythons(page, site):
     )
     assert found == [value_text(i, v) for i in VISUALIZER.inputs for v in (i.default, *i.ends())]
     assert formats.format_value(8192) in found[3]
+
+
+def test_what_is_rarely_moved_stands_behind_more_and_is_open_where_it_was_moved(page, site, snapshot):
+    opened(page, f"{site}more.html")
+    assert page.get_by_role("slider", name="Context").is_visible()
+    assert not page.get_by_role("slider", name="Batch").is_visible()
+    page.get_by_text("More", exact=True).click()
+    page.get_by_role("slider", name="Batch").press("End")
+    settle(page)
+    assert sentence(page) == snapshot.at({"batch": 64}).text()
+    opened(page, f"{site}more.html?batch=64")
+    assert page.get_by_role("slider", name="Batch").is_visible()
+
+
+def test_what_moves_glides_and_stands_still_for_who_wants_less_motion(browser, site):
+    seen = {}
+    for motion in ("no-preference", "reduce"):
+        context = browser.new_context(reduced_motion=motion)
+        page = context.new_page()
+        opened(page, site)
+        page.evaluate(
+            """async () => {
+                window.lines = new Set(); // of what the axes say
+                const slider = document.querySelector('[data-input="context"]');
+                const frame = () => new Promise(requestAnimationFrame);
+                slider.value = slider.max;
+                slider.dispatchEvent(new Event("input", { bubbles: true }));
+                for (let i = 0; i < 40; i += 1) {
+                    await frame();
+                    lines.add(document.querySelector(".hbf-chart svg").textContent);
+                }
+            }"""
+        )
+        seen[motion] = page.evaluate("lines.size")
+        context.close()
+    assert seen["reduce"] <= 2
+    assert seen["no-preference"] > 4

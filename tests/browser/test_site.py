@@ -48,7 +48,7 @@ def wake(page: Page) -> int:
     figures = page.locator("hb-figure")
     for index in range(figures.count()):
         figures.nth(index).scroll_into_view_if_needed()
-        figures.nth(index).locator("fieldset.hbf-controls:not([disabled])").wait_for()
+        figures.nth(index).locator("fieldset.hbf-levers:not([disabled])").wait_for()
     return figures.count()
 
 

@@ -119,7 +119,18 @@ def test_a_stem_has_its_notebook_its_test_and_a_chapter(stem):
 
 
 def test_every_notebook_and_test_of_a_figure_has_its_module():
-    derivations = {"arithmetic", "cache", "contract", "formats", "levels", "main", "palette", "registry", "snapshot"}
+    derivations = {
+        "arithmetic",
+        "bench",
+        "cache",
+        "contract",
+        "formats",
+        "levels",
+        "main",
+        "palette",
+        "registry",
+        "snapshot",
+    }
     notebooks = {p.stem for p in (ROOT / "notebooks").glob("*.py")}
     tests = {p.stem.removeprefix("test_") for p in (ROOT / "tests/visualizers").glob("test_*.py")}
     assert notebooks <= set(registry.stems())

@@ -15,6 +15,8 @@ from visualizers.formats import with_unit
 
 RADIO_OPTIONS = 3  # a choice of at most so many short options is shown whole
 RADIO_LETTERS = 36
+PLAY_STEP_MS = 700  # between two states of a grid: each is to be read
+PLAY_RUN_MS = 12_000  # of an input that moves evenly: it is to be watched
 LINEAR_POSITIONS = 400  # a linear slider with more steps than this would move less than a pixel a step
 
 
@@ -77,8 +79,12 @@ def control_html(given: Input, value: Any, figure_id: str, end: float | None = N
             f'value="{nearest(positions, value)}" aria-valuetext="{text}">'
         )
         if given.play:
-            play = f'<button type="button" class="hbf-play" data-play aria-label="Play {escape(given.label)}" disabled>'
-            field = f'<div class="hbf-playable">{play}</button>{field}</div>'
+            pace = PLAY_STEP_MS if given.instant == "grid" else PLAY_RUN_MS // len(positions)
+            play = (
+                f'<button type="button" class="hbf-play" data-play="{pace}" aria-label="Play {escape(given.label)}" '
+                "disabled></button>"
+            )
+            field = f'<div class="hbf-playable">{play}{field}</div>'
         widest = max((value_text(given, v) for v in (*positions, given.high)), key=len)
         shown = f'<output for="{control_id}" style="--hbf-letters:{len(widest)}">{text}</output>'
     else:

@@ -4,6 +4,7 @@ To keep it small, what several states share stands once, in a list, and is named
 
 ==============  ==========================================================================
 ``inputs``      for each input its kind, label, unit, default and what its control can show
+``more``        the names of those that stand behind "More"
 ``grid``        ``[[name, [value, ...]], ...]``: the state of a combination has the index of
                 its values, the last input turning fastest
 ``values``      names of the values, as they stand in a state's ``v``
@@ -118,6 +119,7 @@ def payload(snapshot: Snapshot) -> dict[str, Any]:
         "badge": visualizer.badge,
         "provenance": snapshot.provenance(),
         "inputs": [_input(i) for i in visualizer.inputs],
+        "more": [i.name for i in visualizer.inputs if i.more],
         "grid": [[i.name, list(i.grid())] for i in snapshot.grid_inputs],
         "values": list(visualizer.units),
         "units": dict(visualizer.units),

@@ -90,14 +90,25 @@ def _head(snapshot: Snapshot, figure_id: str) -> str:
 
 def _controls(snapshot: Snapshot, inputs: Mapping[str, object], figure_id: str) -> str:
     ends = {i.name: snapshot.end(i, inputs) for i in snapshot.visualizer.inputs if isinstance(i, Number)}
-    fields = "".join(
-        controls.control_html(i, inputs[i.name], figure_id, ends.get(i.name)) for i in snapshot.visualizer.inputs
+    first, more = (
+        "".join(
+            controls.control_html(i, inputs[i.name], figure_id, ends.get(i.name))
+            for i in snapshot.visualizer.inputs
+            if i.more == is_more
+        )
+        for is_more in (False, True)
     )
-    if not fields:
+    if not first and not more:
         return ""
+    moved = any(i.more and inputs[i.name] != i.default for i in snapshot.visualizer.inputs)
+    behind = (
+        f'<details class="hbf-more" data-more{" open" if moved else ""}><summary>More</summary>'
+        f'<div class="hbf-controls">{more}</div></details>'
+    )
     return (
-        '<form class="hbf-form" data-controls autocomplete="off"><fieldset class="hbf-controls" disabled>'
-        f'<legend class="hbf-hidden">Inputs of {escape(snapshot.visualizer.title)}</legend>{fields}</fieldset></form>'
+        '<form class="hbf-form" data-controls autocomplete="off"><fieldset class="hbf-levers" disabled>'
+        f'<legend class="hbf-hidden">Inputs of {escape(snapshot.visualizer.title)}</legend>'
+        f'<div class="hbf-controls">{first}</div>{behind if more else ""}</fieldset></form>'
     )
 
 

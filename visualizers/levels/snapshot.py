@@ -75,9 +75,9 @@ class Snapshot:
     def end(self, given: Number, inputs: Mapping[str, Any]) -> float:
         """The stop after which nothing changes, the other inputs being ``inputs``: where a run has ended.
 
-        A moment in time, an input with ``play``, goes no further; any other goes to its highest value.
+        A moment of the grid, an input with ``play``, goes no further; any other goes to its highest value.
         """
-        if not given.play:
+        if not given.play or given.instant != "grid":
             return given.high
         *earlier, end = given.grid()
         last = self._shown(given, end, inputs)

@@ -3,6 +3,9 @@
  * variables, so a change of theme needs nothing from here.
  */
 
+import { between, glide, still } from "./tween.js";
+
+const FIRST_SHARE = 0.2; // of a move that is drawn at once
 let loading;
 
 /** Vega, loaded once for all figures, from beside this script. */
@@ -27,6 +30,8 @@ export class Chart {
   #shown; // what the view was made for
   #width = 0;
   #latest;
+  #rows = {}; // the datasets as they are drawn at this moment, perhaps between two states
+  #stop = () => {};
   #observer;
   #frame = 0;
   #gone = false;
@@ -51,19 +56,37 @@ export class Chart {
     this.#latest = state;
     this.#box.setAttribute("aria-label", label);
     if (this.#shown === this.#kind()) {
-      for (const [name, rows] of Object.entries(state.datasets)) this.#view.data(name, rows);
+      await this.#move(state.datasets);
     } else {
+      this.#stop();
       this.#make();
+      await this.#run();
     }
-    await this.#run();
     if (this.#box.isConnected || this.#gone) return;
     this.#stage.append(this.#box, this.#tip);
     this.#stage.dataset.drawn = "";
     this.#observer.observe(this.#stage);
   }
 
+  /** From what is drawn to `datasets`: a first bit at once, the rest frame by frame. */
+  async #move(datasets) {
+    this.#stop();
+    const from = this.#rows;
+    const show = (share) => this.#show(between(from, datasets, share));
+    await show(still.matches ? 1 : FIRST_SHARE);
+    if (!still.matches && !this.#gone) this.#stop = glide(show, FIRST_SHARE);
+  }
+
+  #show(datasets) {
+    this.#rows = datasets;
+    for (const [name, rows] of Object.entries(datasets)) this.#view.data(name, rows);
+    return this.#run();
+  }
+
   /** The chart as SVG text with plain colours, for a file. */
   async svg() {
+    this.#stop();
+    await this.#show(this.#latest.datasets);
     const style = getComputedStyle(this.#stage);
     const colour = (_, name) => style.getPropertyValue(name).trim();
     const text = (await this.#view.toSVG()).replace(/var\((--hb-[a-z0-9-]+)\)/g, colour);
@@ -85,6 +108,7 @@ export class Chart {
 
   destroy() {
     this.#gone = true;
+    this.#stop();
     cancelAnimationFrame(this.#frame);
     this.#observer.disconnect();
     this.#view?.finalize();
@@ -117,6 +141,7 @@ export class Chart {
     this.#view?.finalize();
     this.#view = new this.#vega.View(this.#vega.parse(spec), { renderer: "svg", container: this.#box, hover: true });
     this.#view.tooltip((_, event, __, value) => this.#explain(event, value));
+    this.#rows = datasets;
     this.#shown = this.#kind();
   }
 
@@ -133,6 +158,7 @@ export class Chart {
     const width = this.#stage.clientWidth;
     if (width === 0 || width === this.#width) return;
     if (this.#shown !== this.#kind()) {
+      this.#stop();
       this.#make();
     } else {
       if (this.#room !== null) this.#view.width(this.#view.width() + width - this.#width);

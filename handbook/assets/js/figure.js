@@ -103,6 +103,8 @@ class Figure extends HTMLElement {
         refused.push(problem.message);
       }
     }
+    const { more } = this.#payload;
+    if (more.some((name) => this.#inputs[name] !== this.#initial[name])) this.#part("more").open = true;
     this.#shorten();
     this.#note(refused.length ? `The address asks for something else: ${refused.join("; ")}.` : "");
   }

@@ -100,10 +100,10 @@ export class Model {
    * a moment in time goes no further than its run, whose states from there on are equal.
    */
   end(name, values) {
-    const { stops, play } = this.inputs.get(name);
+    const { stops, play, instant } = this.inputs.get(name);
     const state = (i) => JSON.stringify(this.#payload.states[this.#index({ ...values, [name]: stops[i] })]);
     let end = stops.length - 1;
-    if (play) while (end > 0 && state(end - 1) === state(end)) end -= 1;
+    if (play && instant === "grid") while (end > 0 && state(end - 1) === state(end)) end -= 1;
     return end;
   }
 

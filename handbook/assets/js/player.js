@@ -3,12 +3,11 @@
  * or until the figure is out of view. It moves the slider as a hand would.
  */
 
-const STEP_MS = 700;
-
 export class Player {
   #button;
   #slider;
   #figure;
+  #pace; // milliseconds of a step
   #timer = 0;
   #observer = new IntersectionObserver((entries) => {
     if (!entries.at(-1).isIntersecting) this.stop();
@@ -19,6 +18,7 @@ export class Player {
     this.#button = button;
     this.#slider = button.parentElement.querySelector("input");
     this.#figure = figure;
+    this.#pace = Number(button.dataset.play);
     button.setAttribute("aria-pressed", "false");
     button.addEventListener("click", () => (this.#timer ? this.stop() : this.#start()), { signal });
     figure.addEventListener("input", (event) => { if (event.isTrusted) this.stop(); }, { signal });
@@ -33,7 +33,7 @@ export class Player {
 
   #start() {
     if (this.#slider.value === this.#slider.max) this.#move(this.#slider.min);
-    this.#timer = setInterval(() => this.#step(), STEP_MS);
+    this.#timer = setInterval(() => this.#step(), this.#pace);
     this.#button.setAttribute("aria-pressed", "true");
     this.#observer.observe(this.#figure);
     this.#step();
