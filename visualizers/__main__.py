@@ -1,10 +1,12 @@
 """``python -m visualizers``: the figures' numbers on the command line, for people and for programs.
 
     python -m visualizers list [--json]
-    python -m visualizers NAME [--INPUT VALUE ...] [--json]
+    python -m visualizers NAME [--INPUT VALUE ...] [--json] [--fresh]
+    python -m visualizers NAME --help
 
-With ``--json``, standard output is one JSON value and nothing else. Bad input: a message on standard
-error, exit code 2, nothing on standard output.
+With ``--json``, standard output is one JSON value and nothing else. What was computed before is kept, and
+its output says when it was computed; ``--fresh`` computes it again, and times anew what is timed. Bad input:
+a message on standard error, exit code 2, nothing on standard output.
 """
 
 from __future__ import annotations
@@ -12,14 +14,15 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from minillm.process import explain, prepare
 
 try:
     from visualizers import registry
-    from visualizers.contract import InputError, Table, Visualizer
+    from visualizers.contract import InputError, Number, Table, Visualizer
     from visualizers.formats import with_unit
     from visualizers.levels import controls, describe
     from visualizers.levels.cache import DataCache, default_folder
@@ -56,55 +59,71 @@ def _tell(problem: object, code: int) -> int:
     return code
 
 
+@dataclass(frozen=True)
+class _Words:
+    """The words behind a name: what is asked for, and the inputs as they are written."""
+
+    inputs: Mapping[str, object]
+    json: bool = False
+    fresh: bool = False
+    help: bool = False
+
+
 def _run(arguments: list[str]) -> str:
     if not arguments or arguments[0] in ("-h", "--help"):
         return (__doc__ or "").replace("``", "")
-    name, rest = arguments[0], arguments[1:]
+    name, words = arguments[0], _words(arguments[1:])
     if name == "list":
-        as_json, given = _options(rest)
-        if given:
-            raise UsageError(f"list takes no --{next(iter(given))}: only --json")
-        return _list(as_json)
+        if words.help:
+            return (__doc__ or "").replace("``", "")
+        if words.inputs or words.fresh:
+            raise UsageError(f"list takes no --{next(iter(words.inputs), 'fresh')}: only --json")
+        return _list(words.json)
     if name.startswith("-"):
         raise UsageError(f"the first word is a figure's name or list, not {name}")
     visualizer = registry.get(name)
-    if rest and rest[0] in ("-h", "--help"):
+    if words.help:
         return _help(visualizer)
-    as_json, given = _options(rest)
-    snapshot = Snapshot(visualizer, DataCache(visualizer, default_folder()))
-    state = snapshot.at(given)
-    if as_json:
-        return json.dumps(describe.record(snapshot, state), indent=2, ensure_ascii=False)
+    snapshot = Snapshot(visualizer, DataCache(visualizer, None if words.fresh else default_folder()))
+    state = snapshot.at(words.inputs)
+    if words.json:
+        found = describe.record(snapshot, state) | {"recorded_at": snapshot.recorded_at(state)}
+        return json.dumps(found, indent=2, ensure_ascii=False)
     return _readable(snapshot, state)
 
 
-def _options(words: list[str]) -> tuple[bool, dict[str, object]]:
-    """Whether ``--json`` stands among the words, and the inputs: ``--block-size 16`` or ``--block_size=16``."""
-    as_json, given, waiting = False, {}, list(words)
+def _words(words: list[str]) -> _Words:
+    """What the words ask for: ``--json``, ``--fresh``, ``--help``, inputs as ``--size 16`` or ``--size=16``."""
+    flags: set[str] = set()
+    given: dict[str, object] = {}
+    waiting = list(words)
     while waiting:
         word = waiting.pop(0)
-        if word == "--json":
-            as_json = True
+        if word in ("--json", "--fresh", "--help", "-h"):
+            flags.add("help" if word == "-h" else word[2:])
             continue
         if not word.startswith("--") or len(word) == 2:
             raise UsageError(f"{word!r} is no option: inputs are written --name value")
         name, equals, value = word[2:].partition("=")
         if not equals:
-            if not waiting:
+            if not waiting or waiting[0] in ("--json", "--fresh", "--help"):
                 raise UsageError(f"--{name} has no value: write --{name} VALUE")
             value = waiting.pop(0)
         key = name.replace("-", "_")
+        if key in ("json", "fresh", "help"):
+            raise UsageError(f"--{name} takes no value: write it alone")
         if key in given:
             raise UsageError(f"--{name} is given twice")
         given[key] = value
-    return as_json, dict(given)
+    return _Words(given, **dict.fromkeys(flags, True))
 
 
 def _list(as_json: bool) -> str:
     every = registry.all()
     if not as_json:
-        width = max((len(v.name) for v in every), default=0)
-        return "\n".join(f"{v.name:{width}}  {v.title} ({', '.join(v.chapters)})" for v in every)
+        return "\n".join(
+            line for v in every for line in (f"{v.name}: {v.title} ({', '.join(v.chapters)})", *_inputs(v))
+        )
     return json.dumps([_entry(v) for v in every], indent=2, ensure_ascii=False)
 
 
@@ -124,6 +143,7 @@ def _entry(visualizer: Visualizer) -> dict[str, Any]:
                 "takes": i.range_text(),
                 "help": i.help,
                 "instant": i.instant,
+                **({"stops": list(i.grid())} if isinstance(i, Number) and i.on_grid else {}),
             }
             for i in visualizer.inputs
         ],
@@ -132,10 +152,14 @@ def _entry(visualizer: Visualizer) -> dict[str, Any]:
 
 
 def _help(visualizer: Visualizer) -> str:
-    inputs = [
+    flags = ["  --json  One JSON value instead of text.", "  --fresh  Computed again, whatever is kept from before."]
+    return "\n".join([f"{visualizer.name}: {visualizer.summary}", *_inputs(visualizer), *flags])
+
+
+def _inputs(visualizer: Visualizer) -> list[str]:
+    return [
         f"  --{i.name}  {i.help} ({i.range_text()}; {controls.value_text(i, i.default)})" for i in visualizer.inputs
     ]
-    return "\n".join([f"{visualizer.name}: {visualizer.summary}", *inputs])
 
 
 def _readable(snapshot: Snapshot, state: State) -> str:
@@ -144,7 +168,7 @@ def _readable(snapshot: Snapshot, state: State) -> str:
     values = [f"  {name} = {with_unit(value, visualizer.units[name])}" for name, value in state.data.values.items()]
     badge = f"{visualizer.badge}: {describe.BADGES[visualizer.badge]}"
     parts = [visualizer.title, *inputs, "", state.text(), "", *values, "", *_table(state.table), "", badge]
-    return "\n".join([*parts, *filter(None, [snapshot.provenance()])])
+    return "\n".join([*parts, *filter(None, [snapshot.provenance()]), f"Recorded at {snapshot.recorded_at(state)}."])
 
 
 def _table(table: Table) -> list[str]:

@@ -64,11 +64,27 @@ class Number:
             raise InputError(f"--{self.name} {raw} is outside {self.range_text()}")
         if self.integer and value != int(value):
             raise InputError(f"--{self.name} {raw} is not a whole number: give one from {self.range_text()}")
-        return int(value) if self.integer else value
+        taken = int(value) if self.integer else value
+        if self.on_grid and taken not in self.grid():
+            raise InputError(f"--{self.name} {raw} has no state that is computed: choose from {self.range_text()}")
+        return taken
+
+    @property
+    def on_grid(self) -> bool:
+        """Whether it takes the values of its grid alone: no other state exists on any level."""
+        return self.instant == "grid" or bool(self.stops)
 
     def range_text(self) -> str:
-        low, high = (f"{v:,.0f}" if v == int(v) else f"{v:,g}" for v in self.ends())
-        return f"{low} to {high}{' ' + self.unit if self.unit else ''}"
+        """What it takes, for a reader: ``1 to 1,024 tokens``, ``32, 64 or 128 tokens``, ``0 to 2 in steps of 0.1``."""
+        grid = self.grid() if self.on_grid else ()
+        if self.stops and len(grid) > 1:
+            *some, last = map(_number_text, grid)
+            text = f"{', '.join(some)} or {last}"
+        else:
+            text = " to ".join(map(_number_text, self.ends()))
+            if grid and not (self.integer and self.step == 1):
+                text += f" in steps of {_number_text(self.step)}"
+        return f"{text} {self.unit}".rstrip()
 
     def grid(self) -> tuple[float, ...]:
         """The values for which states are computed when ``instant`` is ``"grid"``."""
@@ -80,6 +96,10 @@ class Number:
 
     def ends(self) -> tuple[float, float]:
         return (self.low, self.high)
+
+
+def _number_text(value: float) -> str:
+    return f"{value:,.0f}" if value == int(value) else f"{value:,g}"
 
 
 @dataclass(frozen=True)

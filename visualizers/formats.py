@@ -19,6 +19,9 @@ format          meaning                                    example
 ``compact``     thousands as k, M, G, T, three digits      ``1.61 T``
 ==============  =========================================  ====================
 
+A sentence names values as ``{size|bytes}``, and words that a value decides as ``{size|int?token:tokens}``: the first
+where it reads 1, the second elsewhere. Of three the first is for 0, and ``#`` stands for the value itself.
+
 Zeros after the point are kept only where the value was rounded: ``1 GiB`` is exact, ``1.00 GiB`` is not.
 """
 
@@ -36,7 +39,7 @@ COMPACT_UNITS = ("", "k", "M", "G", "T", "P", "E")
 TIME_UNITS = ("s", "ms", "µs", "ns")
 
 _PLURAL = re.compile(r"(?<=[a-z]{3})s$")
-_FIELD = re.compile(r"\{([a-z][a-z0-9_]*)(?:\|([a-z0-9]*))?\}")
+_FIELD = re.compile(r"\{([a-z][a-z0-9_]*)(?:\|([a-z0-9]*))?(?:\?([^{}]*))?\}")
 
 
 # A double has at most 309 digits before the point and the formats at most 3 after it.
@@ -144,6 +147,15 @@ def fields(template: str) -> list[tuple[str, str]]:
     return [(m[1], m[2] or "") for m in _FIELD.finditer(template)]
 
 
+def _words(forms: list[str], value: str) -> str:
+    """The form that the value decides: of one and many, or of none, one and many."""
+    if len(forms) not in (2, 3):
+        raise ValueError(f"{':'.join(forms)!r} needs two forms, for 1 and for more, or three, the first for 0")
+    *none, one, many = forms
+    form = none[0] if none and value == "0" else one if value == "1" else many
+    return form.replace("#", value)
+
+
 def fill(
     template: str,
     values: Mapping[str, Any],
@@ -156,7 +168,9 @@ def fill(
         name, style = match[1], match[2] or ""
         if name not in values:
             raise ValueError(f"the sentence names {name!r}, which is no value: there are {', '.join(values)}")
-        out += [text(template[end : match.start()]), wrap(format_value(values[name], style))]
+        value = format_value(values[name], style)
+        dressed = wrap(value) if match[3] is None else text(_words(match[3].split(":"), value))
+        out += [text(template[end : match.start()]), dressed]
         end = match.end()
     rest = template[end:]
     if "{" in rest or "}" in rest or any("{" in part for part in out[::2]):

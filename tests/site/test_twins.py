@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from small_book import CardboardFigures
+from small_book import NAMES, CardboardFigures, write_book
 
+from visualizers.site import llms
+from visualizers.site.build import Builder
 from visualizers.site.files import files_below
 from visualizers.site.twins import addresses
 
@@ -35,18 +38,43 @@ def test_a_twin_says_where_it_is_from(built: Any) -> None:
     assert fields["updated"] == "2026-11-29"
     assert fields["depends_on"] == [f"{root}basics/cache.md"]
     assert fields["sources"] == ["https://example.org/paper?a=1&b=2", "https://example.org/sheet"]
-    assert fields["notebook"] == f"{root}notebooks/blocks.html"
+    assert "notebook" not in fields  # built without any that could run
+
+
+def test_a_notebook_is_named_where_it_runs(tmp_path: Path) -> None:
+    book, made = write_book(tmp_path / "book"), tmp_path / "notebooks"
+    made.mkdir()
+    (made / "blocks.html").write_text("x")
+    for live, notebooks, found in ((False, made, "notebooks/blocks.html"), (True, None, "live/blocks/")):
+        builder = Builder(book, CardboardFigures(), NAMES, live=live, say=lambda _: None)
+        content = builder.build(tmp_path / f"out-{live}", notebooks)
+        fields = yaml.safe_load(content.twins["serving/paging.md"].split("---")[1])
+        assert fields["notebook"] == content.project.site_url + found
+
+
+def test_footnotes_of_a_bundle_have_one_meaning_each(built: Any) -> None:
+    labels = re.findall(r"^\[\^([^\]]+)\]: ", twin(built, "llms-full.txt"), re.MULTILINE)
+    assert labels
+    assert len(labels) == len(set(labels))
+
+
+def test_a_figure_in_one_state_is_written_out_once() -> None:
+    one = "### Figure: A\n\nBody.\n\n[The figure, with this state](https://x/1)\n"
+    other = one.replace("Body", "Another")
+    text = llms._figures_once(f"{one}\n# Page\n\n{one.replace('x/1', 'x/2')}\n{other}")
+    assert text.count("Body.") == text.count("Another.") == text.count("Written out above") == 1
+    assert "(https://x/2)" in text
 
 
 def test_numbers_read_as_text_and_keep_their_formula(built: Any) -> None:
     text = twin(built)
-    assert "holds 16 tokens, 2 MiB[^n1] of them" in text
-    assert '[^n1]: `16 * tiny.kv_bytes_per_token("bf16") = 16 × 128 KiB = 2 MiB`' in text
-    assert text.count("[^n1]: ") == 1  # the table cites the same formula
+    assert "holds 16 tokens, 2 MiB[^5.4-n1] of them" in text
+    assert '[^5.4-n1]: `16 * tiny.kv_bytes_per_token("bf16") = 16 × 128 KiB = 2 MiB`' in text
+    assert text.count("[^5.4-n1]: ") == 1  # the table cites the same formula
     assert "or 64 GB. See" in text
-    assert "up to 38.2%[^s1] of it" in text
-    assert "3 GB/s[^s2][^s1]" in text
-    assert "[^s1]: A. One, B. Two, C. Three. [A Paper <about> Blocks](https://example.org/paper?a=1&b=2)." in text
+    assert "up to 38.2%[^5.4-s1] of it" in text
+    assert "3 GB/s[^5.4-s2][^5.4-s1]" in text
+    assert "[^5.4-s1]: A. One, B. Two, C. Three. [A Paper <about> Blocks](https://example.org/paper?a=1&b=2)." in text
     assert "]{" not in re.sub(r"```.*?```", "", text, flags=re.DOTALL)
 
 

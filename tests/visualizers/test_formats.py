@@ -74,6 +74,22 @@ def test_a_sentence_is_filled_and_its_values_can_be_dressed():
     assert fill(template, values, wrap=lambda v: f"*{v}*", text=str.upper) == "IT TAKES *2 KiB* FOR *8,192* TOKENS."
 
 
+@pytest.mark.parametrize(
+    ("count", "said"),
+    [(0, "At any length, 0 tokens are"), (1, "Beyond 1, 1 token is"), (1234, "Beyond 1,234, 1,234 tokens are")],
+)
+def test_a_value_decides_words(count, said):
+    template = "{n|int?At any length:Beyond #:Beyond #}, {n} {n|int?token is:tokens are}"
+    assert fill(template, {"n": count}) == said
+    assert fields(template) == [("n", "int"), ("n", ""), ("n", "int")]
+
+
+@pytest.mark.parametrize("forms", ["", "one", "a:b:c:d"])
+def test_words_need_two_or_three_forms(forms):
+    with pytest.raises(ValueError, match="needs two forms"):
+        fill("{n?" + forms + "}", {"n": 1})
+
+
 @pytest.mark.parametrize("template", ["{size|bytes", "{Size}", "{size:3}", "a } b"])
 def test_a_field_that_cannot_be_read_is_refused(template):
     with pytest.raises(ValueError, match="cannot be read"):
@@ -105,3 +121,19 @@ def test_the_browser_writes_every_number_as_python_does():
         )
     for name, texts in zip(FORMATS, found, strict=True):
         assert texts == [format_value(v, name) for v in values], name
+
+
+@pytest.mark.browser
+def test_the_browser_fills_a_sentence_as_python_does():
+    template = "{n} {n?token:tokens} of {size|bytes}, {n|int?never:once:# times}"
+    cases = [{"n": n, "size": 2**20 * n} for n in (0, 1, 2, 1500, 0.4, 1.0)]
+    with launched() as browser:
+        found = browser.new_page().evaluate(
+            """async ([source, template, cases]) => {
+                const script = URL.createObjectURL(new Blob([source], { type: "text/javascript" }));
+                const { partText, templateParts } = await import(script);
+                return cases.map((values) => templateParts(template).map((part) => partText(part, values)).join(""));
+            }""",
+            [SCRIPT.read_text(encoding="utf-8"), template, cases],
+        )
+    assert found == [fill(template, values) for values in cases]

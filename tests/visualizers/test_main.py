@@ -14,6 +14,10 @@ from example_figure import VISUALIZER
 
 from visualizers import __main__ as command
 from visualizers import registry
+from visualizers.levels.cache import DataCache
+from visualizers.levels.snapshot import Snapshot
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +38,71 @@ def test_list_is_an_array_of_figures(capsys):
     assert (entry["name"], entry["title"], entry["chapters"]) == ("example", "Memory & blocks", ["1.6"])
     assert [i["name"] for i in entry["inputs"]] == ["model", "context", "batch", "block", "prompt"]
     assert command.main(["list"]) == 0
-    assert capsys.readouterr().out == "example  Memory & blocks (1.6)\n"
+    text = capsys.readouterr().out
+    assert text.startswith("example: Memory & blocks (1.6)\n  --model  ")
+    assert "  --block  Tokens in a block. (1, 16 or 256 tokens; " in text
+
+
+def test_what_is_kept_says_when_it_was_computed_and_fresh_computes_it_again(capsys):
+    folder = command.default_folder()
+    snapshot = Snapshot(VISUALIZER, DataCache(VISUALIZER, folder))
+    truth = snapshot.default.data.values["kept_bytes"]
+    snapshot.save()
+    file = folder / "example.json"
+    kept = json.loads(file.read_text())
+    (state,) = kept["states"].values()
+    state["values"]["kept_bytes"], state["at"] = 7, "2020-01-01T00:00:00+00:00"
+    file.write_text(json.dumps(kept))
+
+    def told(*words: str) -> dict:
+        assert command.main(["example", *words, "--json"]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    assert (told()["kept_bytes"], told()["recorded_at"]) == (7, "2020-01-01T00:00:00+00:00")
+    assert told("--fresh")["kept_bytes"] == truth
+    assert told("--fresh")["recorded_at"] > "2026"
+    assert told()["kept_bytes"] == 7  # a look of one's own does not change the site's
+    assert command.main(["example"]) == 0
+    assert "Recorded at 2020-01-01" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", [["--json", "--help"], ["-h"], ["--context", "5", "--help"]])
+def test_help_is_help_wherever_it_stands(capsys, words):
+    assert command.main(["example", *words]) == 0
+    assert "--fresh  Computed again" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("figure", "words", "said"),
+    [
+        ("preemption", ["--pool", "5000"], "4,096, 6,144, 8,192, 12,288 or 16,384 tokens"),
+        ("preemption", ["--limit", "4"], "3, 6 or 12"),
+        ("speculation", ["--length", "5"], "1, 2, 4 or 8"),
+        ("token-trees", ["--size", "5"], "4, 8 or 16"),
+        ("kv-cache-on-off", ["--length", "257"], "16, 32, 64, 128, 192, 256, 384 or 512"),
+        ("sampling", ["--temperature", "0.65"], "0 to 2 in steps of 0.1"),
+    ],
+)
+def test_a_value_between_the_stops_is_refused_with_the_stops(capsys, monkeypatch, figure, words, said):
+    monkeypatch.undo()
+    assert command.main([figure, *words]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert said in captured.err
+    assert command.main(["list", "--json"]) == 0
+    (entry,) = (e for e in json.loads(capsys.readouterr().out) if e["name"] == figure)
+    (given,) = (i for i in entry["inputs"] if i["name"] == words[0][2:])
+    assert said in given["takes"]
+    assert float(words[1]) not in given["stops"]
+
+
+@pytest.mark.parametrize("name", ["preemption", "speculation", "structured-output", "live-run"])
+def test_the_key_of_the_cache_imports_no_engine(name):
+    code = (
+        "import sys; from visualizers import registry; from visualizers.levels.cache import digest; "
+        f"digest(registry.get({name!r})); sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
 
 
 @pytest.mark.parametrize("words", [["--context", "16384", "--model=large"], ["--model", "large", "--context=16384"]])
@@ -70,6 +138,10 @@ def test_without_json_it_is_for_people(capsys):
         (["example", "--context", "nan"], "--context nan is outside"),
         (["example", "--context", "inf"], "--context inf is outside"),
         (["example", "--context"], "--context has no value"),
+        (["example", "--context", "--json"], "--context has no value"),
+        (["example", "--json=yes"], "--json takes no value"),
+        (["example", "--block", "17"], "--block 17 has no state that is computed: choose from 1, 16 or 256 tokens"),
+        (["list", "--fresh"], "list takes no --fresh"),
         (["example", "--context", "1", "--context", "2"], "--context is given twice"),
         (["example", "--model", "huge"], "--model 'huge' is unknown: choose from small, large"),
         (["example", "--prompt", " "], "--prompt is empty"),
@@ -88,8 +160,8 @@ def test_bad_input_gets_a_message_code_2_and_silence(capsys, words, said):
 
 
 def test_both_spellings_of_an_option_are_one():
-    assert command._options(["--block-size", "1", "--json"]) == (True, {"block_size": "1"})
-    assert command._options(["--block_size=a=b"]) == (False, {"block_size": "a=b"})
+    assert command._words(["--block-size", "1", "--json"]) == command._Words({"block_size": "1"}, json=True)
+    assert command._words(["--block_size=a=b"]) == command._Words({"block_size": "a=b"})
 
 
 def test_a_reader_who_stops_reading_is_no_error():
@@ -103,9 +175,15 @@ def test_a_reader_who_stops_reading_is_no_error():
 
 
 def test_a_python_without_the_packages_is_told_which_one_has_them() -> None:
-    root = Path(__file__).parents[2]
     command = [sys.executable, "-S", "-m", "visualizers", "list"]
-    run = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert run.returncode == 1
     assert run.stdout == ""
     assert re.fullmatch(r"visualizers: this Python has no \w+: .* \.venv/bin/python -m visualizers\n", run.stderr)
+
+
+def test_handbook_without_its_packages_says_so_too() -> None:
+    command = [sys.executable, "-S", "-m", "visualizers.site.cli", "check"]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stdout) == (1, "")
+    assert re.fullmatch(r"handbook: this Python has no \w+: .*\[site\].*\n", run.stderr)

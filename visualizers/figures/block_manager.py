@@ -199,8 +199,9 @@ def table(data: Data) -> Table:
 def sentence(data: Data) -> str:
     """What happened in this moment, and what it leaves."""
     return (
-        "{what} Of {total_blocks|int} blocks {used_blocks|int} are held, and {cached_blocks|int} free ones keep "
-        "content that can be hit; {empty_slots|int} reserved slots are empty, sharing saves {saved_blocks|int} blocks."
+        "{what} Of {total_blocks|int} blocks {used_blocks|int} {used_blocks|int?is:are} held, and {cached_blocks|int} "
+        "{cached_blocks|int?free one keeps:free ones keep} content that can be hit; {empty_slots|int} reserved "
+        "{empty_slots|int?slot is:slots are} empty, sharing saves {saved_blocks|int} {saved_blocks|int?block:blocks}."
     )
 
 

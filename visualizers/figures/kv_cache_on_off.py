@@ -130,7 +130,7 @@ def sentence(data: Data) -> str:
         "{time_ratio|sig2} times as long for {flops_ratio|sig3} times the arithmetic. All tokens up to here take "
         "{total_with_s|seconds} against {total_without_s|seconds}. The cache holds {kv_bytes|bytes}. At all "
         "{compared_lengths|int} compared lengths the two ways "
-        + ("choose the same token" if same else "chose the same token {same_tokens|int} times")
+        + ("choose the same token" if same else "chose the same token {same_tokens|int?never:once:# times}")
         + ", and no logit differs by more than {max_difference|sig2} (the largest is {largest_logit|sig3})."
     )
 

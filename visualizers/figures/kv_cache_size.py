@@ -241,10 +241,11 @@ def sentence(data: Data) -> str:
         "MLA": "{multi_head_ratio|sig2} times less than with the keys and values of all heads in it",
     }.get(data.values["attention_kind"], "{multi_head_ratio|sig2} times less than with a KV head for each query head")
     return (
-        "A token takes {bytes_per_token|bytes} in the cache of {model_title}. {sequences|int} × {context_tokens|int} "
-        f"tokens take {{total_bytes|bytes}}, {against}; an engine with whole blocks and one table for all layers "
-        "reserves {allocated_bytes|bytes}. Beside the weights in bf16, an H100 has room for {h100_sequences|int} "
-        "sequences of this length."
+        "A token takes {bytes_per_token|bytes} in the cache of {model_title}. {sequences|int} "
+        "{sequences|int?sequence:sequences} of {context_tokens|int} {context_tokens|int?token:tokens} "
+        f"{{sequences|int?takes:take}} {{total_bytes|bytes}}, {against}; an engine with whole blocks and one table "
+        "for all layers reserves {allocated_bytes|bytes}. Beside the weights in bf16, an H100 has room for "
+        "{h100_sequences|int} {h100_sequences|int?sequence:sequences} of this length."
     )
 
 

@@ -106,9 +106,12 @@ def table(data: Data) -> Table:
 
 def sentence(data: Data) -> str:
     """What to see. A run of one token has no gap between tokens yet."""
-    start = "The prompt's {prompt_tokens|int} tokens were computed at once: the first token came after {ttft_s|seconds}"
+    start = (
+        "The prompt's {prompt_tokens|int} {prompt_tokens|int?token was:tokens were} computed at once: the first token "
+        "came after {ttft_s|seconds}"
+    )
     rest = ", each further one after {tpot_s|seconds} ({tokens_per_s|sig3} tokens/s)"
-    end = ". The cache holds {kv_blocks|int} blocks, {kv_bytes|bytes}. The model wrote: “{text}”"
+    end = ". The cache holds {kv_blocks|int} {kv_blocks|int?block:blocks}, {kv_bytes|bytes}. The model wrote: “{text}”"
     return start + (rest if data.values["output_tokens"] > 1 else "") + end
 
 

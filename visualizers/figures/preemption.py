@@ -176,11 +176,14 @@ def sentence(data: Data) -> str:
     if not v["preemptions"]:
         cost = "Nobody is preempted."
     elif v["swapped_bytes"]:
-        cost = "{preemptions|int} preemptions take {swapped_bytes|bytes} over the link, out and in."
+        cost = (
+            "{preemptions|int} {preemptions|int?preemption takes:preemptions take} {swapped_bytes|bytes} over the "
+            "link, out and in."
+        )
     else:
         cost = (
-            "{preemptions|int} preemptions make {again_tokens|int} tokens be computed again, {again_share|percent} of "
-            "all that is computed."
+            "{preemptions|int} {preemptions|int?preemption makes:preemptions make} {again_tokens|int} "
+            "{again_tokens|int?token:tokens} be computed again, {again_share|percent} of all that is computed."
         )
     return (
         "{requests|int} requests, in the end {needed_tokens|int} tokens, at most {limit|int} at once in a pool of "

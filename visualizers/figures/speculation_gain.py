@@ -179,8 +179,8 @@ def sentence(data: Data) -> str:
     return (
         "Each step yields {tokens_per_step|fixed2} tokens of a sequence instead of one. At a batch of "
         "{sequences|int}, with {model_title} on one {accelerator_title}, the step that verifies "
-        "{draft_tokens|int} tokens of each takes {verify_cost|fixed2} times a plain one, so the whole runs "
-        "{speedup|fixed2} times as fast: {verdict} plain decoding."
+        "{draft_tokens|int} {draft_tokens|int?token:tokens} of each takes {verify_cost|fixed2} times a plain one, "
+        "so the whole runs {speedup|fixed2} times as fast: {verdict} plain decoding."
     )
 
 

@@ -170,9 +170,10 @@ def sentence(data: Data) -> str:
         "Written so far: “{so_far}”. Of {vocabulary|int} tokens {allowed|int} may come next, to which the model alone "
         "gives {kept_mass|percent1} of the probability; the mask takes the rest. The model's own favourite, "
         "“{own_token}”, goes from {own_before|percent1} to {own_after|percent1}; the likeliest that is allowed, "
-        "“{best_token}”, from {best_before|percent1} to {best_after|percent1}. {tokens_left|int} tokens are left and "
-        "{tokens_to_finish|int} are enough to finish, so of the {allowed_by_grammar|int} that the grammar alone "
-        "allows, {allowed|int} stay: {next_words}. In the whole output {forced_tokens|int} of {output_tokens|int} "
+        "“{best_token}”, from {best_before|percent1} to {best_after|percent1}. {tokens_left|int} "
+        "{tokens_left|int?token is:tokens are} left and {tokens_to_finish|int} {tokens_to_finish|int?is:are} enough to "
+        "finish, so of the {allowed_by_grammar|int} that the grammar alone allows, {allowed|int} "
+        "{allowed|int?stays:stay}: {next_words}. In the whole output {forced_tokens|int} of {output_tokens|int} "
         "tokens had no alternative."
     )
 

@@ -149,12 +149,13 @@ def sentence(data: Data) -> str:
         "Its layers have windows, so its cache stops growing and there is no one length from which on swapping is "
         "the quicker."
         if data.values["crossover_tokens"] is None
-        else "Longer than {crossover_tokens|int} tokens, swapping is the quicker."
+        else "{crossover_tokens|int?At any length:Longer than # token:Longer than # tokens}, swapping is the quicker."
     )
     return (
         "A request of {context_tokens|int} tokens of {model_title} holds {kv_bytes|bytes}. Out and back over a link of "
-        "{link_gb_per_s|sig3} GB/s, in {copies|int} copies each way, takes {swap_s|seconds}; computing it again "
-        "takes one {accelerator_title} {recompute_s|seconds} of arithmetic. Here {faster} is the quicker. " + crossing
+        "{link_gb_per_s|sig3} GB/s, in {copies|int} {copies|int?copy:copies} each way, takes {swap_s|seconds}; "
+        "computing it again takes one {accelerator_title} {recompute_s|seconds} of arithmetic. Here {faster} is the "
+        "quicker. " + crossing
     )
 
 

@@ -208,8 +208,9 @@ def table(data: Data) -> Table:
 def sentence(data: Data) -> str:
     """The tree of this step, and what trees bring over all."""
     return (
-        "In step {step|int} the draft has {drafted_tokens|int} tokens on {branches|int} branches, up to {depth|int} "
-        "deep, and {kept_tokens|int} of them are kept. Over all prompts a tree of {size|int} yields "
+        "In step {step|int} the draft has {drafted_tokens|int} {drafted_tokens|int?token:tokens} on {branches|int} "
+        "{branches|int?branch:branches}, up to {depth|int} deep, and {kept_tokens|int} of them "
+        "{kept_tokens|int?is:are} kept. Over all prompts a tree of {size|int} yields "
         "{tokens_tree|fixed2} tokens for each step that verifies, after {draft_steps_tree|fixed1} steps of the draft "
         "model; a chain of as many yields {tokens_chain|fixed2}, after {draft_steps_chain|fixed1}."
     )

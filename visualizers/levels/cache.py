@@ -15,6 +15,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -52,8 +53,13 @@ class DataCache:
 
     def put(self, inputs: Mapping[str, Any], data: Data) -> None:
         """Keeps plain data for this process; :meth:`save` writes them."""
-        self._states[_key(inputs)] = {"values": dict(data.values), "rows": dict(data.rows)}
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        self._states[_key(inputs)] = {"values": dict(data.values), "rows": dict(data.rows), "at": now}
         self._changed = True
+
+    def recorded_at(self, inputs: Mapping[str, Any]) -> str:
+        """When the data at these inputs were computed, in UTC. Raises ``KeyError`` where there are none."""
+        return str(self._states[_key(inputs)]["at"])
 
     @property
     def checked(self) -> bool:
@@ -130,12 +136,23 @@ def digest(visualizer: Visualizer) -> str:
 
 @cache
 def _path(module: str) -> Path | None:
-    """The file of a module of this project or of the tests; None for names that are no module."""
+    """The file of a module of this project or of the tests; None for names that are no module.
+
+    Looked up by its folder, since ``find_spec`` of a module imports the packages above it, with all they need.
+    """
+    top, *below = module.split(".")
     try:
-        spec = importlib.util.find_spec(module)
+        spec = importlib.util.find_spec(top)
     except (ImportError, ValueError):
         return None
-    return Path(spec.origin) if spec and spec.origin and spec.origin.endswith(".py") else None
+    if spec is None or not below:
+        return Path(spec.origin) if spec and spec.origin and spec.origin.endswith(".py") else None
+    for folder in spec.submodule_search_locations or ():
+        stem = Path(folder, *below)
+        for file in (stem / "__init__.py", stem.with_name(f"{stem.name}.py")):
+            if file.is_file():
+                return file
+    return None
 
 
 @cache

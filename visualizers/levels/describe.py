@@ -27,9 +27,9 @@ def overrides(visualizer: Visualizer, inputs: Mapping[str, Any]) -> dict[str, An
 
 
 def command(visualizer: Visualizer, inputs: Mapping[str, Any]) -> str:
-    """The shell command that computes the figure at ``inputs``."""
+    """The shell command that computes the figure at ``inputs``, anew: what a build has kept is no proof."""
     options = [f"--{name} {shlex.quote(str(v))}" for name, v in overrides(visualizer, inputs).items()]
-    return " ".join([".venv/bin/python -m visualizers", visualizer.name, *options, "--json"])
+    return " ".join([".venv/bin/python -m visualizers", visualizer.name, *options, "--fresh --json"])
 
 
 def figure_id(snapshot: Snapshot, inputs: Mapping[str, Any]) -> str:

@@ -13,6 +13,7 @@ from visualizers.levels.snapshot import Snapshot, State
 from visualizers.levels.tables import markdown_table
 
 _POINTS = 5  # points of an input that the twin lists
+_DIGITS = 6  # of a number that is not whole: more than any measurement or data sheet has
 
 
 def figure_markdown(snapshot: Snapshot, state: Mapping[str, object], *, page_url: str, repo_url: str = "") -> str:
@@ -83,7 +84,9 @@ def _points(snapshot: Snapshot, state: State, given: Input) -> str:
     units = snapshot.visualizer.units
     end = snapshot.end(given, state.inputs) if isinstance(given, Number) else None
     found = {p: snapshot.at({**state.inputs, given.name: p}).data.values for p in points(given, end)}
-    names = [n for n in units if len({_cell_text(values[n]) for values in found.values()}) > 1]
+    columns_text = {n: [_cell_text(values[n]) for values in found.values()] for n in units}
+    # What only says the input again tells nothing.
+    names = [n for n, texts in columns_text.items() if len(set(texts)) > 1 and texts != [_cell_text(p) for p in found]]
     title = heading(given.label, given.unit)
     if not names:
         return f"**By {title}**: no value moves with it."
@@ -95,7 +98,7 @@ def _points(snapshot: Snapshot, state: State, given: Input) -> str:
 
 
 def _cell_text(value: Any) -> str:
-    """A value as the JSON has it, whole: an agent may want every digit."""
-    if isinstance(value, float) and math.isfinite(value) and value == int(value) and abs(value) < 1e15:
-        return str(int(value))
+    """A value for an agent: whole numbers whole, others to ``_DIGITS``; the JSON has every digit."""
+    if isinstance(value, float) and math.isfinite(value):
+        return str(int(value)) if value == int(value) and abs(value) < 1e15 else f"{value:.{_DIGITS}g}"
     return "yes" if value is True else "no" if value is False else "–" if value is None else str(value)

@@ -113,6 +113,10 @@ class Snapshot:
         self.default  # noqa: B018  (a run has no provenance before it has run)
         return self._cache.provenance(make)
 
+    def recorded_at(self, state: State) -> str:
+        """When the data of a state were computed: now, or when they were put into the cache."""
+        return self._cache.recorded_at(state.inputs)
+
     @cached_property
     def grid_inputs(self) -> tuple[Input, ...]:
         return tuple(i for i in self.visualizer.inputs if i.instant == "grid")

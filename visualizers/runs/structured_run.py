@@ -18,6 +18,7 @@ from minillm.core.grammar.automaton import State
 from minillm.core.sampling import SamplingParams, sample, uniform
 from minillm.core.shaping import Transform, mask_bytes
 from minillm.structured import Kind, compile_grammar, vocabulary_of
+from visualizers.formats import with_unit
 from visualizers.runs.next_token import BLOCK_SIZE, MODEL, Model, model, visible
 
 __all__ = ["GRAMMARS", "MODEL", "Moment", "Source", "moments"]
@@ -179,7 +180,13 @@ def _shown(found: Model, compiled: CompiledGrammar, own: Floats, bits: NDArray[n
         if others.any():
             mass = float(own @ others)
             tokens.append(
-                Token(f"{int(others.sum()):,} others {name}", mass, mass / kept * is_allowed, is_allowed, True)
+                Token(
+                    with_unit(int(others.sum()), "others") + f" {name}",
+                    mass,
+                    mass / kept * is_allowed,
+                    is_allowed,
+                    True,
+                )
             )
     return tuple(tokens)
 

@@ -26,6 +26,7 @@ from visualizers.site.postprocess import Facts
 from visualizers.site.project import HOME, Page, Project, load
 from visualizers.site.render import START, Context, render
 from visualizers.site.resolve import Marks, resolve
+from visualizers.site.twins import NotebookUrl
 from visualizers.site.values import Namespace
 
 PALETTE = "assets/css/palette.css"
@@ -60,7 +61,7 @@ class Content:
         return nav
 
 
-def compose(project: Project, figures: Figures, namespace: Namespace) -> Content:
+def compose(project: Project, figures: Figures, namespace: Namespace, notebooks: NotebookUrl) -> Content:
     """Every page as the generator and as an agent read it. Raises :class:`PageError` with all findings."""
     problems: list[Problem] = bookmap.cycles(project)
     marks: dict[str, Marks] = {}
@@ -75,7 +76,7 @@ def compose(project: Project, figures: Figures, namespace: Namespace) -> Content
     for page in project.pages:
         try:
             documents[page.path] = render(page, marks[page.path], context)
-            texts[page.path] = twins.twin(page, marks[page.path], project, figures)
+            texts[page.path] = twins.twin(page, marks[page.path], project, figures, notebooks)
         except PageError as error:
             problems += error.problems
     if problems:
@@ -109,6 +110,7 @@ class Builder:
     vega: Callable[[], str] | None = None  # the script that draws figures
     say: Say = print
     payload_folder: Path | None = None  # where the figures' JSON is kept between processes
+    live: bool = False  # whether the site is served where notebooks run on kernels of this machine
     _last: Content | None = None
     _notebooks: Path | None = None
 
@@ -116,7 +118,9 @@ class Builder:
         self._payloads = Payloads(self.figures, self.payload_folder)
 
     @classmethod
-    def of(cls, root: Path, *, site_url: str | None = None, generator: Generator | None = None) -> Builder:
+    def of(
+        cls, root: Path, *, site_url: str | None = None, generator: Generator | None = None, live: bool = False
+    ) -> Builder:
         """A builder of the project at ``root`` with its own figures, catalogue and cost functions."""
         from visualizers.levels.computed import ComputedFigures
         from visualizers.site.namespace import names
@@ -131,11 +135,12 @@ class Builder:
             generator or generators.get("mkdocs"),
             lambda: vega_script(root / ".cache"),
             payload_folder=root / ".cache" / "payloads",
+            live=live,
         )
 
     def build(self, out: Path, notebooks: Path | None = None) -> Content:
         """The whole site at ``out``, swapped in when complete; ``notebooks``, a folder, goes to ``notebooks/``."""
-        content = self._compose()  # first: what is wrong with a text shows within seconds
+        content = self._compose(notebooks)  # first: what is wrong with a text shows within seconds
         self._compute_figures()
         with swapped(out) as staging:
             with self._lock():
@@ -155,7 +160,7 @@ class Builder:
         Falls back to a whole build where pages came, went or were renamed, or what was built is gone.
         """
         last = self._last
-        content = self._compose()
+        content = self._compose(self._notebooks)
         gone = not is_built(out) or not self._search_file.is_file()
         if last is None or gone or content.frame != last.frame or self.generator.name != "mkdocs":
             self.build(out, self._notebooks)
@@ -184,8 +189,14 @@ class Builder:
             if taken >= TOLD_S:
                 self.say(f"figures: {position} of {len(names)}, {name}, {taken:.0f} s")
 
-    def _compose(self) -> Content:
-        return compose(load(self.root, site_url=self.site_url), self.figures, self.namespace)
+    def _compose(self, notebooks: Path | None) -> Content:
+        def address(stem: str) -> str | None:
+            if self.live:
+                return f"live/{stem}/"
+            file = f"{stem}.html"
+            return f"notebooks/{file}" if notebooks and (notebooks / file).is_file() else None
+
+        return compose(load(self.root, site_url=self.site_url), self.figures, self.namespace, address)
 
     def _lock(self) -> AbstractContextManager[None]:
         """The folders between sources and site are one for all builds of a project, a running server's included."""

@@ -10,8 +10,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from minillm.process import explain, prepare
-from visualizers.site.errors import PageError, SiteError
-from visualizers.site.project import Project, find_root, load
+
+try:
+    from visualizers.site.errors import PageError, SiteError
+    from visualizers.site.project import Project, find_root, load
+except ModuleNotFoundError as missing:
+    sys.exit(
+        f"handbook: this Python has no {missing.name}: in a checkout, run make env once and then .venv/bin/handbook; "
+        'elsewhere, pip install "inference-handbook[site]"'
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

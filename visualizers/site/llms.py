@@ -9,6 +9,11 @@ from visualizers.site import twins
 from visualizers.site.generated import Generated
 from visualizers.site.project import HOME, Project
 
+# A figure in a twin, from its heading to its link, as `visualizers.levels.markdown` writes it.
+_FIGURE = re.compile(
+    r"^(?P<title>### Figure: .*\n)(?P<body>(?:(?!^#{1,3} ).*\n)*?)(?P<link>\[The figure, with this state\])",
+    re.MULTILINE,
+)
 METHOD = "UTF-8 bytes divided by 4"
 
 
@@ -74,7 +79,7 @@ def bundles(project: Project, documents: Mapping[str, str]) -> dict[str, str]:
 
 def _bundle(project: Project, title: str, documents: list[str]) -> str:
     """The documents one after the other, below a head that says how large they are."""
-    body = twins.texts(documents)
+    body = _figures_once(twins.texts(documents))
     fields: dict[str, object] = {
         "title": title,
         "book": project.name,
@@ -84,3 +89,17 @@ def _bundle(project: Project, title: str, documents: list[str]) -> str:
         "licence": twins.LICENCE,
     }
     return twins.front_matter(fields) + body
+
+
+def _figures_once(text: str) -> str:
+    """``text`` in which a figure that stands twice in one state is written out once; its link stays."""
+    seen: set[tuple[str, str]] = set()
+
+    def once(match: re.Match[str]) -> str:
+        key = match["title"], match["body"]
+        if key not in seen:
+            seen.add(key)
+            return match.group()
+        return f"{match['title']}\nWritten out above, in the same state.\n\n{match['link']}"
+
+    return _FIGURE.sub(once, text)

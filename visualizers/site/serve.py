@@ -155,7 +155,7 @@ def _run(root: Path, options: Namespace, listener: socket.socket, prefix: str) -
     if not is_loopback(host):
         print(f"warning: other machines reach {host}, and live notebooks run code for whoever reaches them")
     out = (options.out or root / ".build" / "serve").resolve()
-    builder = Builder.of(root, site_url=address)
+    builder = Builder.of(root, site_url=address, live=True)
     builder.build(out)
     events = Events()
     app = application(out, root, root_path=prefix, host=host, events=events)

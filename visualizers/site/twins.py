@@ -7,7 +7,7 @@ with its source. A figure becomes its values in words and tables.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from visualizers.site import blocks, bookmap
 from visualizers.site.figures import Figures
@@ -18,6 +18,8 @@ from visualizers.site.resolve import Computed, Marks
 from visualizers.site.scan import Token
 
 ADDRESSES = ("{x}.md", "{x}/index.md", "{x}/index.html.md")
+# From a notebook's stem to its address below the site's root; None on a site that does not run it.
+NotebookUrl = Callable[[str], str | None]
 LICENCE = "CC BY 4.0, https://creativecommons.org/licenses/by/4.0/"
 
 
@@ -37,8 +39,9 @@ def front_matter(fields: Mapping[str, object]) -> str:
     return "---\n" + "\n".join(lines) + "\n---\n\n"
 
 
-def page_fields(page: Page, project: Project) -> dict[str, object]:
+def page_fields(page: Page, project: Project, notebooks: NotebookUrl) -> dict[str, object]:
     """What a reader of the twin must know: where it lies, how old it is, what it rests on."""
+    notebook = notebooks(page.meta.notebook) if page.meta.notebook else None
     meta = page.meta
     return {
         "title": page.label,
@@ -48,7 +51,7 @@ def page_fields(page: Page, project: Project) -> dict[str, object]:
         "ids": list(meta.ids),
         "depends_on": [twin_url(project.by_stem[stem].url, project) for stem in meta.depends_on],
         "sources": [project.bibliography[key].url for key in meta.sources],
-        "notebook": f"{project.site_url}notebooks/{meta.notebook}.html" if meta.notebook else None,
+        "notebook": f"{project.site_url}{notebook}" if notebook else None,
         "licence": LICENCE,
     }
 
@@ -58,13 +61,13 @@ def twin_url(url: str, project: Project) -> str:
     return project.site_url + main_address(url)
 
 
-def twin(page: Page, marks: Marks, project: Project, figures: Figures) -> str:
+def twin(page: Page, marks: Marks, project: Project, figures: Figures, notebooks: NotebookUrl) -> str:
     """The whole document."""
     writer = _Writer(page, marks, project, figures)
     body = "".join(writer.pieces()).strip("\n")
     footnotes = writer.footnotes()
     return (
-        front_matter(page_fields(page, project))
+        front_matter(page_fields(page, project, notebooks))
         + f"# {page.meta.title}\n\n"
         + body
         + "\n"
@@ -83,6 +86,8 @@ class _Writer:
         self._project = project
         self._figures = figures
         self._notes: dict[str, str] = {}  # text of a footnote -> its label
+        # The outline number makes labels unique in the book, so that pages can be read as one document.
+        self._prefix = f"{page.number}-" if page.number else ""
 
     def pieces(self) -> Iterator[str]:
         for token in self._page.tokens:
@@ -92,7 +97,7 @@ class _Writer:
         """The sources as the page numbers them, then the formulas in the order of the text."""
         bibliography = self._project.bibliography
         lines = [
-            f"[^s{position}]: {source_markdown(bibliography[key])}"
+            f"[^{self._prefix}s{position}]: {source_markdown(bibliography[key])}"
             for position, key in enumerate(self._page.meta.sources, start=1)
         ]
         head = [SOURCES_HEADING, ""] if lines else []
@@ -120,11 +125,11 @@ class _Writer:
     def _mark(self, token: Token) -> str:
         mark = self._marks[token]
         if not isinstance(mark, Computed):
-            return mark.text + "".join(f"[^s{position}]" for position in mark.positions)
+            return mark.text + "".join(f"[^{self._prefix}s{position}]" for position in mark.positions)
         if mark.result.given:
             return mark.text
         text = " ".join(mark.explanation.split("\n"))
-        label = self._notes.setdefault(f"`{text}`", f"n{len(self._notes) + 1}")
+        label = self._notes.setdefault(f"`{text}`", f"{self._prefix}n{len(self._notes) + 1}")
         return f"{mark.text}[^{label}]"
 
     def _link(self, token: Token) -> str:

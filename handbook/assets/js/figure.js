@@ -9,7 +9,7 @@
 
 import { Chart, loadVega } from "./chart.js";
 import { csv, record, save } from "./downloads.js";
-import { formatValue } from "./formats.js";
+import { formatValue, partText } from "./formats.js";
 import { InputError, Model, compiler, sentenceText } from "./model.js";
 import { Player } from "./player.js";
 import { address, join, leave, publish } from "./state.js";
@@ -179,7 +179,7 @@ class Figure extends HTMLElement {
     this.#state = state;
     const drawn = this.#chart.draw(state, `${this.#payload.title}. ${text}`);
     if (first && Object.entries(this.#initial).every(([name, value]) => this.#inputs[name] === value)) return drawn;
-    this.#part("sentence").replaceChildren(...state.sentence.map((part) => part.text ?? valueNode(part, state.values)));
+    this.#part("sentence").replaceChildren(...state.sentence.map((part) => valueNode(part, state.values)));
     this.#part("table").querySelector("table").replaceWith(this.#table(state));
     this.#part("command").textContent = this.#command();
     const beyond = this.#model.beyond(this.#inputs).map((input) => input.label.toLowerCase());
@@ -231,7 +231,7 @@ class Figure extends HTMLElement {
     const options = this.#payload.inputs
       .filter(({ name, default: usual }) => this.#inputs[name] !== usual)
       .map(({ name }) => `--${name} ${shellQuoted(String(this.#inputs[name]))} `);
-    return `.venv/bin/python -m visualizers ${this.#payload.name} ${options.join("")}--json`;
+    return `.venv/bin/python -m visualizers ${this.#payload.name} ${options.join("")}--fresh --json`;
   }
 
   async #copyLink() {
@@ -282,8 +282,9 @@ async function fetchJson(path, signal) {
   return response.json();
 }
 
-function valueNode({ name, format }, values) {
-  const textContent = formatValue(values[name], format);
+function valueNode(part, values) {
+  const textContent = partText(part, values);
+  if (part.text !== undefined || part.forms) return textContent;
   const className = textContent.length <= VALUE_LETTERS ? "hbf-value" : "hbf-words";
   return Object.assign(document.createElement("span"), { className, textContent });
 }

@@ -8,7 +8,7 @@ const BINARY_UNITS = ["bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
 const DECIMAL_UNITS = ["bytes", "kB", "MB", "GB", "TB", "PB", "EB"];
 const COMPACT_UNITS = ["", "k", "M", "G", "T", "P", "E"];
 const TIME_UNITS = ["s", "ms", "µs", "ns"];
-const FIELD = /\{([a-z][a-z0-9_]*)(?:\|([a-z0-9]*))?\}/g;
+const FIELD = /\{([a-z][a-z0-9_]*)(?:\|([a-z0-9]*))?(?:\?([^{}]*))?\}/g;
 
 function thousands(text) {
   const [whole, rest] = text.split(".");
@@ -86,15 +86,25 @@ export function withUnit(value, unit) {
   return unit ? `${text} ${text === "1" ? unit.replace(/(?<=[a-z]{3})s$/, "") : unit}` : text;
 }
 
-/** The parts of a sentence template: text as `{ text }`, fields as `{ name, format }`. */
+/** The parts of a sentence template: text as `{ text }`, fields as `{ name, format }`, with `forms` where it decides words. */
 export function templateParts(template) {
   const parts = [];
   let end = 0;
   for (const match of template.matchAll(FIELD)) {
     if (match.index > end) parts.push({ text: template.slice(end, match.index) });
-    parts.push({ name: match[1], format: match[2] ?? "" });
+    parts.push({ name: match[1], format: match[2] ?? "", ...(match[3] !== undefined && { forms: match[3].split(":") }) });
     end = match.index + match[0].length;
   }
   if (end < template.length) parts.push({ text: template.slice(end) });
   return parts;
+}
+
+/** The text of one part of a sentence. */
+export function partText({ text, name, format, forms }, values) {
+  if (text !== undefined) return text;
+  const value = formatValue(values[name], format);
+  if (!forms) return value;
+  const [one, many] = forms.slice(-2);
+  const form = forms.length === 3 && value === "0" ? forms[0] : value === "1" ? one : many;
+  return form.replaceAll("#", value);
 }

@@ -3,7 +3,7 @@
  * to the numbers, the sentence, the table and the data of the chart. Knows nothing of the page.
  */
 
-import { formatValue, templateParts, withUnit } from "./formats.js";
+import { formatValue, partText, templateParts, withUnit } from "./formats.js";
 
 /** A value that an input does not take; the message is for the reader. */
 export class InputError extends Error {}
@@ -129,5 +129,5 @@ export class Model {
 
 /** The text of a sentence from its parts and the values. */
 export function sentenceText(parts, values) {
-  return parts.map((part) => part.text ?? formatValue(values[part.name], part.format)).join("");
+  return parts.map((part) => partText(part, values)).join("");
 }
