@@ -11,7 +11,7 @@ from html.parser import HTMLParser
 import pytest
 from example_figure import VISUALIZER
 
-from visualizers.contract import Column, Number, Table
+from visualizers.contract import Column, InputError, Number, Table
 from visualizers.levels import charts, controls, describe, printed
 from visualizers.levels.computed import ComputedFigures
 from visualizers.levels.instant import payload, vega_bundle
@@ -92,7 +92,7 @@ def test_a_page_may_set_a_state_and_show_a_figure_twice(snapshot, html):
     ids = [set(re.findall(r' id="([^"]+)"', text)) for text in (html, other)]
     assert not ids[0] & ids[1]
     assert 'aria-valuetext="16,384 tokens"' in other
-    assert ".venv/bin/python -m visualizers example --context 16384 --json" in other
+    assert ".venv/bin/python -m visualizers example --context 16384 --fresh --json" in other
     assert "&quot;context&quot;: 16384" in other
 
 
@@ -102,7 +102,7 @@ def test_a_page_cannot_set_what_only_a_kernel_moves(snapshot):
 
 
 def test_a_page_cannot_set_a_grid_input_between_its_states(snapshot):
-    with pytest.raises(FigureError, match="cannot set 'block' to 17, for which no state is computed: take one of 1"):
+    with pytest.raises(InputError, match="--block 17 has no state that is computed: choose from 1, 16 or 256"):
         figure_html(snapshot, {"block": "17"}, base_url="")
 
 
@@ -142,7 +142,7 @@ def test_the_twin_has_the_figures_numbers(snapshot):
         assert f"| `{name}` | {shown} | {VISUALIZER.units[name]} |" in text
     assert state.text() in text
     assert "| KV cache | 2.50 |" in text
-    assert ".venv/bin/python -m visualizers example --model large --json" in text
+    assert ".venv/bin/python -m visualizers example --model large --fresh --json" in text
     assert re.search(r"\(https://book\.example/kv/\?model=large#example-[0-9a-f]{6}\)", text)
     assert "| 131072 | 42949672960 | 42949672960 |" in text  # an end of the context, at this state's other inputs
 

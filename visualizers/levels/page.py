@@ -29,17 +29,11 @@ def figure_html(
     """The custom element of a figure at ``state``, for a page from which the site's root is ``base_url``.
 
     ``repo_url`` is the code's address on its host. Without a ``notebook`` there is no "Run live".
-    The instant level must have the state: an input that moves with a kernel alone stays at its default,
-    and one of the grid takes a value of its grid.
+    The instant level must have the state: an input that moves with a kernel alone stays at its default.
     """
     visualizer = snapshot.visualizer
     chosen = snapshot.at(state)
     for i in visualizer.inputs:
-        if i.instant == "grid" and chosen.inputs[i.name] not in i.grid():
-            raise FigureError(
-                f"{visualizer.name}: a page cannot set {i.name!r} to {chosen.inputs[i.name]}, for which no state is "
-                f"computed: take one of {', '.join(map(str, i.grid()))}"
-            )
         if i.instant == "live" and chosen.inputs[i.name] != i.default:
             raise FigureError(
                 f"{visualizer.name}: a page cannot set {i.name!r}, which moves with a kernel only: "
