@@ -127,3 +127,24 @@ def test_an_l4_is_slower_by_the_ratio_of_bandwidths() -> None:
     ratio = catalog.accelerator("h100-sxm").memory_bandwidth / catalog.accelerator("l4").memory_bandwidth
     # On the L4 others join before the first has ended.
     assert tpot["l4"] / tpot["h100-sxm"] == pytest.approx(ratio, rel=0.1)
+
+
+@pytest.mark.parametrize("batch", [4, 8, 16])
+def test_no_two_requests_are_drawn_in_one_row_of_the_batch_at_once(batch: int) -> None:
+    data = batching.compute({**VISUALIZER.defaults(), "batch": str(batch)})
+    for policy in POLICIES:
+        lanes: dict[float, list[dict[str, float]]] = {}
+        for bar in data.rows[policy]:
+            lanes.setdefault(bar["top"], []).append(dict(bar))
+        assert len(lanes) <= batch
+        for of_lane in lanes.values():
+            of_lane.sort(key=lambda bar: bar["start"])
+            assert all(a["released"] <= b["start"] for a, b in pairwise(of_lane))
+
+
+def test_the_line_goes_from_the_start_to_the_end_of_the_longest_run() -> None:
+    for share in (0, 50, 100):
+        data = batching.compute({**VISUALIZER.defaults(), "moment": share})
+        longest = max(data.values[f"end_{policy}"] for policy in POLICIES)
+        assert data.values["moment_s"] == pytest.approx(share / 100 * longest, abs=1e-3)
+        assert {bar["now"] for policy in POLICIES for bar in data.rows[policy]} == {data.values["moment_s"]}

@@ -1,4 +1,4 @@
-"""Three batching policies on one list of requests: who waits, who runs, and which rows stand empty."""
+"""Three batching policies on one list of requests: the rows of the batch over time, who holds them and who waits."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ import altair as alt
 
 from minillm.costs.batching import padding_waste
 from visualizers.contract import Choice, Column, Data, Number, Table, Visualizer
-from visualizers.levels.charts import Spec, colour_scale, constant, rows, spec
+from visualizers.levels.charts import Spec, colour_scale, constant, either, rows, spec
 from visualizers.palette import colour
 from visualizers.runs import batching_run
 from visualizers.runs.batching_run import NUM_REQUESTS, POLICIES, Served
 
 MODEL = "llama-3-8b"
 TITLES = {"static": "Static", "dynamic": "Dynamic", "continuous": "Continuous"}
-WAITS, PREFILL, DECODE, HELD = "waits", "prefill, to the first token", "decode", "row held after the end"
+WAITS, PREFILL, DECODE, HELD = "waiting", "prefill", "decode", "answered, row held"
 KINDS = {WAITS: "waiting", PREFILL: "prefill", DECODE: "decode", HELD: "free"}
-ROW_HEIGHT = 7  # pixels of a request
+BATCH_HEIGHT, QUEUE_HEIGHT = 104, 26  # pixels of all rows of a batch, and of everybody waiting
+NAMED = 0.045  # of the axis: the shortest bar that has room for its number
 
 
 def compute(inputs: Mapping[str, Any]) -> Data:
@@ -40,9 +41,18 @@ def compute(inputs: Mapping[str, Any]) -> Data:
     for policy, those in served.items():
         values |= {f"{name}_{policy}": value for name, value in _figures(those).items()}
     values["speedup"] = values["tokens_per_s_continuous"] / values["tokens_per_s_static"]
+    horizon = max(values[f"end_{policy}"] for policy in POLICIES)
+    now = round(horizon / 100, 6) * inputs["moment"]
+    values["moment_s"] = now
+    slots = {policy: batching_run.slots(those) for policy, those in served.items()}
     found: dict[str, Sequence[Mapping[str, Any]]] = {
-        policy: [_bar(i, s) for i, s in enumerate(those)] for policy, those in served.items()
+        policy: [
+            {**_bar(i, s), **_lane(slots[policy][i], asked[2]), "now": now, "horizon": horizon}
+            for i, s in enumerate(those)
+        ]
+        for policy, those in served.items()
     }
+    found["now"] = [{"at": now}]
     found["notes"] = [{"policy": policy, "title": TITLES[policy], "note": _note(values, policy)} for policy in POLICIES]
     found["requests"] = [_request(i, served) for i in range(len(jobs))]
     return Data(values, found)
@@ -68,12 +78,24 @@ def _figures(served: Sequence[Served]) -> dict[str, float]:
 def _bar(number: int, s: Served) -> dict[str, Any]:
     times = (s.job.arrival_s, s.start_s, s.first_s, s.end_s, s.released_s)
     arrival, start, first, end, released = (round(t, 3) for t in times)
-    return {"row": number, "arrival": arrival, "start": start, "first": first, "end": end, "released": released}
+    return {
+        "request": number + 1,
+        "arrival": arrival,
+        "start": start,
+        "first": first,
+        "end": end,
+        "released": released,
+    }
+
+
+def _lane(slot: int, batch: int) -> dict[str, float]:
+    """Where a row of the batch is drawn: shares of the height that all rows have together."""
+    return {"top": round(slot / batch, 4), "bottom": round((slot + 0.86) / batch, 4)}
 
 
 def _note(values: Mapping[str, Any], policy: str) -> str:
     median_s, rate = values[f"ttft_median_{policy}"], values[f"tokens_per_s_{policy}"]
-    return f"median TTFT {median_s * 1000:,.0f} ms, {rate:,.0f} tokens/s"
+    return f"TTFT {median_s * 1000:,.0f} ms, {rate:,.0f} tokens/s"
 
 
 def _request(number: int, served: Mapping[str, Sequence[Served]]) -> dict[str, Any]:
@@ -91,56 +113,101 @@ def _request(number: int, served: Mapping[str, Sequence[Served]]) -> dict[str, A
 
 
 def figure(data: Data) -> Spec:
-    """A Gantt chart for each policy, on one axis of time."""
+    """The rows of the batch under each policy, on one axis of time, with a line where the moment is."""
     return _chart()
 
 
 @cache
 def _chart() -> Spec:
     """The chart is the same in every state: it is built once."""
-    last = POLICIES[-1]
-    charts = [_gantt(policy, legend=policy == POLICIES[0], axis=policy == last) for policy in POLICIES]
-    return spec(alt.vconcat(*charts, spacing=10).resolve_scale(x="shared", color="shared"))
+    charts = [view for policy in POLICIES for view in (_batch(policy), _queue(policy))]
+    return spec(alt.vconcat(*charts, spacing=3).resolve_scale(x="shared", color="shared"))
 
 
-def _gantt(policy: str, *, legend: bool, axis: bool) -> Any:
-    scale = alt.Scale(domain=[-0.6, NUM_REQUESTS - 0.4], reverse=True, nice=False, zero=False)
-    y = alt.Y("row:Q", scale=scale, axis=None)
+def _batch(policy: str) -> Any:
+    """A lane for each row of the batch: whose answer it computes, and for how long it is held for nothing."""
+    lanes = alt.Scale(domain=[0, 1], reverse=True, nice=False)
+    at_now = "datum.start <= datum.now && datum.now < datum.released"
     bars = alt.Chart(rows(policy))
-    x_axis = alt.Axis(title="time (s)") if axis else alt.Axis(labels=False, ticks=False, title=None)
 
-    def part(start: str, end: str, kind: str, height: int) -> Any:
-        colours = alt.Color(
-            "kind:N",
-            scale=colour_scale(KINDS),
-            legend=alt.Legend(values=list(KINDS)) if legend else None,
-        )
+    def part(start: str, end: str, kind: str) -> Any:
         return (
             bars.transform_calculate(kind=f"'{kind}'")
-            .mark_bar(height=height)
-            .encode(x=alt.X(f"{start}:Q", axis=x_axis), x2=f"{end}:Q", y=y, color=colours)
+            .mark_rect()
+            .encode(
+                x=_time(start),
+                x2=f"{end}:Q",
+                y=alt.Y("top:Q", scale=lanes, axis=None),
+                y2="bottom:Q",
+                color=_kind(legend=policy == POLICIES[0]),
+                opacity=either(alt.OpacityValue, at_now, 1, 0.6),
+            )
         )
 
-    def heading(**look: Any) -> Any:
-        of_policy = alt.Chart(rows("notes")).transform_filter(f"datum.policy == '{policy}'")
-        return of_policy.mark_text(baseline="bottom", **look)
+    numbers = (
+        bars.transform_filter(f"datum.released - datum.start > {NAMED} * datum.horizon")
+        .transform_calculate(middle="(datum.top + datum.bottom) / 2")
+        .mark_text(align="left", dx=3, fontSize=10, fontWeight="bold")
+        .encode(
+            x=_time("start"),
+            y="middle:Q",
+            text="request:N",
+            color=either(alt.ColorValue, at_now, colour("page"), colour("text")),
+        )
+    )
+    held = part("end", "released", HELD)
+    layers = [held, part("start", "first", PREFILL), part("first", "end", DECODE)]
+    return alt.layer(*layers, numbers, _now(), _heading(policy), height=BATCH_HEIGHT)
 
-    above = constant(alt.YValue, -6)
-    name = heading(align="left", fontSize=13, fontWeight="bold").encode(
-        x=constant(alt.XValue, 0), y=above, text="title:N"
+
+def _queue(policy: str) -> Any:
+    """How many wait: each arrival adds one, each start takes one away."""
+    last = policy == POLICIES[-1]
+    axis = alt.Axis(title="seconds") if last else alt.Axis(labels=False, ticks=False, title=None, domain=False)
+    steps = (
+        alt.Chart(rows(policy))
+        .transform_fold(["arrival", "start"], as_=["what", "time"])
+        .transform_calculate(change="datum.what === 'arrival' ? 1 : -1", kind=f"'{WAITS}'")
+        .transform_window(waiting="sum(change)", sort=[alt.SortField("time"), alt.SortField("change")])
     )
-    note = heading(align="right", fontSize=11, color=colour("muted")).encode(
-        x=constant(alt.XValue, "width"), y=above, text="note:N"
+    y = alt.Y("waiting:Q", axis=None, stack=None, scale=alt.Scale(domain=[0, NUM_REQUESTS], nice=False))
+    area = steps.mark_area(interpolate="step-after").encode(x=_time("time", axis), y=y, color=_kind())
+    notes = alt.Chart(rows("notes")).transform_filter(f"datum.policy == '{policy}'")
+    note = notes.mark_text(baseline="bottom", align="right", fontSize=11, color=colour("muted")).encode(
+        x=constant(alt.XValue, "width"), y=constant(alt.YValue, QUEUE_HEIGHT - 3), text="note:N"
     )
-    # A thin line waits, a full bar runs, a half one is held for nothing: the heights say it without colour.
-    return alt.layer(
-        part("arrival", "start", WAITS, 2),
-        part("end", "released", HELD, 4),
-        part("start", "first", PREFILL, ROW_HEIGHT - 1),
-        part("first", "end", DECODE, ROW_HEIGHT - 1),
-        name,
-        note,
-        height=NUM_REQUESTS * ROW_HEIGHT,
+    return alt.layer(area, _now(axis), note, height=QUEUE_HEIGHT)
+
+
+def _kind(*, legend: bool = False) -> Any:
+    return alt.Color("kind:N", scale=colour_scale(KINDS), legend=alt.Legend(values=list(KINDS)) if legend else None)
+
+
+def _time(field: str, axis: Any = None) -> Any:
+    return alt.X(f"{field}:Q", axis=axis, scale=alt.Scale(nice=False))
+
+
+def _now(axis: Any = None) -> Any:
+    return alt.Chart(rows("now")).mark_rule(color=colour("text"), strokeWidth=1.5).encode(x=_time("at", axis))
+
+
+def _heading(policy: str) -> Any:
+    """The policy's name, with what its rows do at the moment."""
+    works = "datum.start <= datum.now && datum.now < datum.end ? 1 : 0"
+    holds = "datum.end <= datum.now && datum.now < datum.released ? 1 : 0"
+    waits = "datum.arrival <= datum.now && datum.now < datum.start ? 1 : 0"
+    now = (
+        alt.Chart(rows(policy))
+        .transform_calculate(works=works, holds=holds, waits=waits)
+        .transform_aggregate(works="sum(works)", holds="sum(holds)", waits="sum(waits)")
+        .transform_calculate(
+            said=f"'{TITLES[policy]}: ' + datum.works + (datum.works === 1 ? ' row answers' : ' rows answer') + "
+            "(datum.holds ? ', ' + datum.holds + ' held' : '') + ', ' + datum.waits + "
+            "(datum.waits === 1 ? ' waits' : ' wait')"
+        )
+    )
+    return now.mark_text(baseline="bottom", align="left", fontSize=13, fontWeight="bold").encode(
+        x=constant(alt.XValue, 0), y=constant(alt.YValue, -5), text="said:N"
     )
 
 
@@ -205,6 +272,17 @@ VISUALIZER = Visualizer(
     formula="step time = max(bytes / bandwidth, FLOPs / peak); TPOT = (end - first token) / (tokens - 1)",
     inputs=(
         Number(
+            "moment",
+            "Moment",
+            "% of the run",
+            24,
+            0,
+            100,
+            "Where the line stands, as a share of the longest of the three runs.",
+            step=2,
+            play=True,
+        ),
+        Number(
             "rate",
             "Arrivals",
             "requests/s",
@@ -214,6 +292,7 @@ VISUALIZER = Visualizer(
             "How many requests arrive in a second, at random.",
             instant="grid",
             stops=(1, 4, 16, 32),
+            more=True,
         ),
         Choice(
             "spread",
@@ -222,16 +301,26 @@ VISUALIZER = Visualizer(
             {"same": "all the same", "mixed": "mixed", "one-long": "one ten times as long"},
             "How the lengths of the answers differ.",
         ),
-        Choice("batch", "Largest batch", "8", {"4": "4", "8": "8", "16": "16"}, "Requests at once.", unit="requests"),
+        Choice(
+            "batch",
+            "Largest batch",
+            "8",
+            {"4": "4", "8": "8", "16": "16"},
+            "Requests at once.",
+            unit="requests",
+            more=True,
+        ),
         Choice(
             "accelerator",
             "Accelerator",
             "h100-sxm",
             {"h100-sxm": "H100 SXM", "l4": "L4"},
             "Whose bandwidth and peak time the steps.",
+            more=True,
         ),
     ),
     units={
+        "moment_s": "s",
         "requests": "requests",
         "output_tokens": "tokens",
         "shortest_output": "tokens",

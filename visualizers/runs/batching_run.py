@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from statistics import NormalDist
@@ -123,3 +123,14 @@ def _served(requests: list[Request], jobs: tuple[Job, ...], *, closed: bool) -> 
         Served(job, start, request.token_times_s[0], end, until)
         for job, start, request, end, until in zip(jobs, starts, requests, ends, released, strict=True)
     )
+
+
+def slots(served: Sequence[Served]) -> list[int]:
+    """The row of the batch that each request holds: on its start it takes the first that is free."""
+    free_from: list[float] = []  # of each row that was ever held
+    found = [0] * len(served)
+    for i in sorted(range(len(served)), key=lambda i: (served[i].start_s, i)):
+        row = next((n for n, until in enumerate(free_from) if until <= served[i].start_s), len(free_from))
+        free_from[row : row + 1] = [served[i].released_s]
+        found[i] = row
+    return found
