@@ -44,7 +44,7 @@ class Ask:
 
     def record(self) -> dict[str, Any]:
         key = "prompt_tokens" if isinstance(self.prompt, int) else "prompt"
-        return {"at_s": round(self.at_s, 4), key: self.prompt, "max_tokens": self.max_tokens}
+        return {"at_s": round(self.at_s, 6), key: self.prompt, "max_tokens": self.max_tokens}
 
 
 def every(seconds: float, prompts: Sequence[str | int], outputs: Sequence[int], count: int) -> tuple[Ask, ...]:
@@ -95,16 +95,20 @@ def from_records(rows: Iterable[Mapping[str, Any]]) -> tuple[Ask, ...]:
 
 
 def _json_rows(text: str) -> list[Mapping[str, Any]]:
+    """Of a list, an object a line, or a run that was downloaded here."""
     try:
-        found = (
-            json.loads(text) if text.lstrip()[0] == "[" else [json.loads(line) for line in text.splitlines() if line]
-        )
-    except ValueError as error:
-        raise DeskError(f"the trace is no JSON ({error}): give a list of objects, or an object a line") from None
-    rows = found.get("requests") if isinstance(found, dict) else found
-    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        found = json.loads(text)
+    except ValueError:
+        try:
+            found = [json.loads(line) for line in text.splitlines() if line.strip()]
+        except ValueError as error:
+            raise DeskError(f"the trace is no JSON ({error}): give a list of objects, or an object a line") from None
+    if isinstance(found, dict):
+        recipe = found.get("recipe", found)
+        found = recipe["requests"] if isinstance(recipe, dict) and "requests" in recipe else [found]
+    if not isinstance(found, list) or not all(isinstance(row, dict) for row in found):
         raise DeskError("the trace is JSON, but no list of objects: give [{...}, {...}]")
-    return rows
+    return found
 
 
 def _csv_rows(text: str) -> list[Mapping[str, Any]]:

@@ -124,7 +124,9 @@ def sentence(compared: Sequence[Compared], name: str, told_a: str, told_b: str, 
     if not one.winner:
         return f"No difference. {both[0].upper()}{both[1:]}."
     times = f", {format_value(one.factor, 'sig3')} times apart" if one.factor >= 1.05 else ""
-    if one.clear is None:
+    if not rounds:
+        noise = " The run goes on."
+    elif one.clear is None:
         noise = f" Whether that is more than chance, {ENOUGH_ROUNDS} rounds of the same requests will tell."
     elif one.clear:
         noise = " The difference is larger than the spread." if rounds > 1 else " Modelled time has no spread."

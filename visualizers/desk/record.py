@@ -206,10 +206,11 @@ class Record:
                 self._mark(event.blocks, True, changed)
             case "evict":
                 self._mark(event.blocks, False, changed)
-            case "preempt" | "swap_out":
-                lane.status = "preempted" if event.kind == "preempt" else "swapped"
-                lane.preemptions += 1
+            case "preempt":
+                lane.status, lane.preemptions = "preempted", lane.preemptions + 1
                 lane.spans.append([lane.status, start_s, end_s])
+            case "swap_out":  # of one that was just preempted
+                lane.status = lane.spans[-1][0] = "swapped"
             case "finish" | "error":
                 lane.end_s = round(event.time_s, 6)
                 lane.status = {"abort": "aborted", "stop": "done", "length": "done"}.get(event.note, "failed")

@@ -54,7 +54,7 @@ class Session:
         self._number = 0
         self._refused: set[int] = set()
         self._drawn = self._left_out = 0  # arrivals at the rate: made, and left out because too many waited
-        self._next_draw_s = 0.0
+        self._next_draw_s = self._last_draw_s = 0.0
         self._wall_s: float | None = None  # of the last slice
         self._allowed_s = 0.0  # how far the clocks may go
         self._settled = False  # whether this round was counted
@@ -76,7 +76,7 @@ class Session:
         self.recipe, self.sides = recipe, sides
         self.generation += 1
         self.asks, self._number, self._refused = [], 0, set()
-        self._drawn, self._left_out, self._next_draw_s = 0, 0, 0.0
+        self._drawn, self._left_out, self._next_draw_s, self._last_draw_s = 0, 0, 0.0, 0.0
         self._allowed_s, self._wall_s, self._settled = 0.0, None, False
         for ask in recipe.requests:
             self._send(ask)
@@ -120,7 +120,7 @@ class Session:
                     self._send_now(self._prompt(), self.recipe.max_tokens)
             case "rate":
                 self.recipe = replace(self.recipe, rate=_number(command, "value"))
-                self._next_draw_s = self.time_s
+                self._next_draw_s = self._last_draw_s = self.time_s
             case "trace":
                 self._again_with(pasted(str(command.get("text", ""))))
             case "preset":
@@ -253,10 +253,12 @@ class Session:
         return did
 
     def _draw_arrivals(self) -> None:
-        """Requests at the rate that the reader chose, up to where the clocks may go."""
+        """Requests at the rate that the reader chose: those that are due, and the one after them."""
         rate = self.recipe.rate
-        while 0 < rate <= MOST_RATE and self._next_draw_s <= self._allowed_s:
+        now_s = max(side.time_s for side in self.sides)
+        while 0 < rate and self._next_draw_s <= self._allowed_s and self._last_draw_s <= now_s:
             waiting = max(side.engine.scheduler.waiting.num_requests for side in self.sides)
+            self._last_draw_s = self._next_draw_s
             if waiting < MOST_WAITING:
                 self._send(Ask(round(max(self._next_draw_s, 0.0), 6), self._prompt(), self.recipe.max_tokens))
             else:
