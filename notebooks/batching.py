@@ -2,25 +2,34 @@
 # requires-python = ">=3.11"
 # dependencies = ["marimo==0.25.2", "inference-handbook==0.1.0"]
 # ///
-"""Static and continuous batching side by side: two engines, the same requests, live."""
+"""Static and continuous batching: two engines get the same requests, one lets a request join at any step."""
 
 import marimo
 
 __generated_with = "0.25.2"
-app = marimo.App(width="full", app_title="Batching, live")
+app = marimo.App(width="full", app_title="Batching: two engines, the same requests")
 
 with app.setup:
-    import marimo as mo
-
     from visualizers import notebook
+    from visualizers.desk import exercise
     from visualizers.desk.app import show
-    from visualizers.desk.asks import poisson
+    from visualizers.desk.asks import every, poisson
     from visualizers.desk.recipe import Recipe
     from visualizers.desk.setup import Setup
 
 
 @app.cell
-async def _():
+def _():
+    # How many of the waiting requests may join the batch of engine A now. It is the whole difference between
+    # continuous and static batching: return 0 while `view.num_running` is above 0, and watch A become B.
+    def admissible(self, view):
+        return view.num_waiting
+
+    return (admissible,)
+
+
+@app.cell
+async def _(admissible):
     await notebook.fetch_model("tiny")
     prompts = ("The state of our union is", "We will build", "My fellow citizens, I have", "In the last year")
     recipe = Recipe(
@@ -32,7 +41,34 @@ async def _():
         prompts=prompts,
         rounds=3,
     )
-    mo.vstack([notebook.style(), show(recipe)])
+    notebook.desk(show(recipe, replace={"scheduler._policy.admissible": admissible}))
+    return
+
+
+@app.cell
+def _():
+    steps = exercise.ask(
+        "Three requests come at once, with answers of 4, 8 and 12 tokens. The batch holds two of them. "
+        "How many steps does continuous batching take until the last token?"
+    )
+    steps
+    return (steps,)
+
+
+@app.cell
+def _(steps):
+    def solve():
+        asks = tuple(a for i in range(3) for a in every(0.0, (8,), (4 * (i + 1),), 1))
+        run = exercise.play(Recipe(a=Setup(batch="2"), requests=asks, clock="modelled/h100-sxm", model="llama-3-8b"))
+        return run.sides[0].record.num_steps
+
+    exercise.check(
+        steps,
+        "steps",
+        solve,
+        "The third request joins when the first has ended, after step 4, and takes 12 steps. Static batching would "
+        "take 8 for the first two and 12 more for the third.",
+    )
     return
 
 

@@ -45,6 +45,11 @@ def style() -> Any:
     )
 
 
+def desk(shown: Any) -> Any:
+    """What :func:`visualizers.desk.app.show` gives, in the colours of the book."""
+    return mo.vstack([style(), shown])
+
+
 def framed() -> int:
     """The width in pixels that a page gives the notebook in a frame, whose reader has asked for a run; else 0."""
     width = str(mo.query_params().to_dict().get("framed", ""))

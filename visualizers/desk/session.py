@@ -256,7 +256,7 @@ class Session:
         """Requests at the rate that the reader chose: those that are due, and the one after them."""
         rate = self.recipe.rate
         now_s = max(side.time_s for side in self.sides)
-        while 0 < rate and self._next_draw_s <= self._allowed_s and self._last_draw_s <= now_s:
+        while rate > 0 and self._next_draw_s <= self._allowed_s and self._last_draw_s <= now_s:
             waiting = max(side.engine.scheduler.waiting.num_requests for side in self.sides)
             self._last_draw_s = self._next_draw_s
             if waiting < MOST_WAITING:
