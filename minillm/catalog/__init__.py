@@ -14,13 +14,15 @@ from importlib.resources.abc import Traversable
 from typing import Any, TypeVar
 
 from minillm.catalog.accelerator import Accelerator, measured_machine, parse_accelerator
+from minillm.catalog.formats import NATIVE, WeightFormats
 from minillm.catalog.geometry import Experts, Geometry, GroupedAttention, LatentAttention
-from minillm.catalog.hf_config import geometry_from_hf_config
+from minillm.catalog.hf_config import formats_from_hf_config, geometry_from_hf_config
 from minillm.catalog.model import Model
 from minillm.catalog.source import CatalogError, Source, UnknownEntryError, take
 
 __all__ = [
     "DIMENSIONS",
+    "NATIVE",
     "Accelerator",
     "CatalogError",
     "Experts",
@@ -30,6 +32,7 @@ __all__ = [
     "Model",
     "Source",
     "UnknownEntryError",
+    "WeightFormats",
     "accelerator",
     "accelerators",
     "from_hf_config",
@@ -49,6 +52,7 @@ DIMENSIONS: Mapping[str, Mapping[str, int]] = {
     "ridge_flops_per_byte": {"flop": 1, "byte": -1},
     "decode_flops": {"flop": 1},
     "prefill_flops": {"flop": 1},
+    "peak_flops": {"flop": 1, "s": -1},
     "verify_cost": {},
 }
 
@@ -95,7 +99,7 @@ def names() -> dict[str, Model | Accelerator]:
 
 def from_hf_config(config: Mapping[str, Any], slug: str = "config", title: str = "") -> Model:
     """A model from the parsed ``config.json`` of any repository whose attention the formulas know."""
-    return Model(slug, title or slug, geometry_from_hf_config(config))
+    return Model(slug, title or slug, geometry_from_hf_config(config), native=formats_from_hf_config(config))
 
 
 def _parse_model(slug: str, raw: Any) -> Model:
@@ -104,10 +108,11 @@ def _parse_model(slug: str, raw: Any) -> Model:
     fields = take(raw, where, required, {"notes": str})
     try:
         geometry = geometry_from_hf_config(fields["config"])
+        native = formats_from_hf_config(fields["config"])
     except CatalogError as error:
         raise CatalogError(f"{where}: {error}") from None
     source = Source.parse(fields["source"], f"{where}: source")
-    return Model(slug, fields["title"], geometry, source, fields["published_parameters"])
+    return Model(slug, fields["title"], geometry, source, fields["published_parameters"], native)
 
 
 def _read(file: Traversable) -> Any:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from minillm.catalog.formats import WeightFormats
 from minillm.costs import flops, kv, weights
 from minillm.costs.check import CostError, positive
 from minillm.costs.dtypes import size_bytes
@@ -211,11 +212,21 @@ class Geometry:
         matrices = flops.linear_flops(self.matmul_parameters(), sum(new_tokens, start=0))
         return matrices + self.head_flops(sampled) + self.attention_flops(new_tokens, cached_tokens)
 
-    def weight_bytes(self, dtype: str, experts: str | None = None, tokens: Any = None) -> Any:
-        """Bytes of the weights in ``dtype``, those of the routed experts' matrices in ``experts`` (default: the same).
+    def weight_bytes(self, formats: WeightFormats, tokens: Any = None) -> Any:
+        """Bytes of the weights. With ``tokens``, what a step of that many tokens must read of them at least.
 
-        With ``tokens``, only what a step of that many tokens reads, see :meth:`experts_read`.
+        A step reads of the routed experts those that it chooses (:meth:`experts_read`). Of an embedding that is
+        no output head it looks up a row a token, which is left out: some kilobytes.
         """
-        sparse = self.expert_matrix_parameters
-        share = 1 if tokens is None else self.experts_read(tokens)
-        return size_bytes(self.parameters - sparse, dtype) + size_bytes(sparse, experts or dtype) * share
+        experts, kept = (
+            self.expert_matrix_parameters,
+            sum(self.parts[p] for p in ("embedding", "norms", "router", "head")),
+        )
+        kept += self.parts["experts"] - experts  # biases
+        matrices = self.parameters - experts - kept
+        share: Any = 1
+        if tokens is not None:
+            share = self.experts_read(tokens)
+            kept -= 0 if self.tied_embeddings else self.parts["embedding"]
+        dense = size_bytes(matrices, formats.matrices) + size_bytes(kept, formats.rest)
+        return dense + size_bytes(experts, formats.experts) * share

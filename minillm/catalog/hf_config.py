@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from minillm.catalog.formats import WeightFormats, native_formats
 from minillm.catalog.geometry import Experts, Geometry, GroupedAttention, LatentAttention
 from minillm.catalog.source import CatalogError
 from minillm.costs.check import CostError
@@ -109,6 +110,14 @@ def geometry_from_hf_config(config: Mapping[str, Any]) -> Geometry:
         )
     except CostError as error:
         raise CatalogError(f"config.json: {error}") from None
+
+
+def formats_from_hf_config(config: Mapping[str, Any]) -> WeightFormats | None:
+    """The number formats of the files that a parsed ``config.json`` describes, None where they are not understood."""
+    own = config["text_config"] if isinstance(config.get("text_config"), Mapping) else config
+    quantization = own.get("quantization_config") or config.get("quantization_config")
+    dtype = next((c[name] for c in (own, config) for name in ("dtype", "torch_dtype") if c.get(name)), None)
+    return native_formats(dtype, quantization)
 
 
 class _Fields:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from minillm.catalog.accelerator import Accelerator
+from minillm.catalog.formats import NATIVE, WeightFormats, weight_formats
 from minillm.catalog.geometry import Geometry, GroupedAttention
 from minillm.catalog.source import Source
 from minillm.costs import kv, roofline
@@ -15,13 +16,17 @@ from minillm.costs.check import CostError, positive
 
 @dataclass(frozen=True)
 class Model:
-    """``geometry`` has the sizes; ``published_parameters`` is the count that the publisher or the files give."""
+    """``geometry`` has the sizes; ``published_parameters`` is the count that the publisher or the files give.
+
+    Where a ``dtype`` of the weights is asked for, ``"native"`` means ``native``: the formats of the published files.
+    """
 
     slug: str
     title: str
     geometry: Geometry
     source: Source | None = None
     published_parameters: int | None = None
+    native: WeightFormats | None = field(default_factory=WeightFormats)  # None: not understood
 
     @property
     def parameters(self) -> int:
@@ -81,9 +86,13 @@ class Model:
             )
         return attention
 
-    def weight_bytes(self, dtype: str, experts: str | None = None) -> Any:
+    def weight_bytes(self, dtype: str = NATIVE, experts: str | None = None) -> Any:
         """Bytes of all weights in ``dtype``, of the routed experts' matrices in ``experts`` (default: the same)."""
-        return self.geometry.weight_bytes(dtype, experts)
+        return self.geometry.weight_bytes(weight_formats(dtype, self.native, experts))
+
+    def read_bytes(self, dtype: str = NATIVE, tokens: Any = 1) -> Any:
+        """Bytes of weights that a step of ``tokens`` tokens must read: of experts those chosen, no look-up table."""
+        return self.geometry.weight_bytes(weight_formats(dtype, self.native), tokens)
 
     def kv_bytes_per_token(self, dtype: str, expanded: bool = False) -> Any:
         """Bytes that a token adds to the cache until the first window is full.
@@ -116,13 +125,11 @@ class Model:
         self,
         context_tokens: Any,
         batch: Any = 1,
-        dtype: str = "bf16",
+        dtype: str = NATIVE,
         kv_dtype: str = "bf16",
-        experts: str | None = None,
     ) -> Any:
-        """Bytes that a decode step must read: weights once (of experts those chosen), the cache of each sequence."""
-        read = self.geometry.weight_bytes(dtype, experts, tokens=batch)
-        return read + self.kv_bytes(context_tokens, kv_dtype, batch)
+        """Bytes that a decode step must read: its weights once (:meth:`read_bytes`), the cache of each sequence."""
+        return self.read_bytes(dtype, batch) + self.kv_bytes(context_tokens, kv_dtype, batch)
 
     def decode_flops(self, context_tokens: Any, batch: Any = 1) -> Any:
         """FLOPs of a decode step of ``batch`` sequences that each have ``context_tokens`` in their cache."""
@@ -132,12 +139,18 @@ class Model:
         """FLOPs of a prefill of ``tokens`` from nothing, logits of the last position only."""
         return self.geometry.step_flops([tokens], [0], 1)
 
+    def peak_flops(self, accelerator: Accelerator, dtype: str = NATIVE) -> float:
+        """The fastest dense peak of ``accelerator`` for a format that the matrices have: for a bound on time."""
+        found = weight_formats(dtype, self.native)
+        used = (found.matrices, found.experts) if self.geometry.experts else (found.matrices,)
+        return max(accelerator.flops_for_weights(name) for name in used)
+
     def step_time_s(
         self,
         accelerator: Accelerator,
         new_tokens: Sequence[int],
         cached_tokens: Sequence[int],
-        dtype: str = "bf16",
+        dtype: str = NATIVE,
         kv_dtype: str = "bf16",
         sampled: int | None = None,
     ) -> float:
@@ -149,13 +162,13 @@ class Model:
         """
         if len(new_tokens) != len(cached_tokens):
             raise CostError(f"{len(new_tokens)} sequences have new tokens and {len(cached_tokens)} have cached ones")
-        read = self.geometry.weight_bytes(dtype, tokens=sum(new_tokens))
+        read = self.read_bytes(dtype, sum(new_tokens))
         groups = self.geometry.cache_groups()
         for new, cached in zip(new_tokens, cached_tokens, strict=True):
             read += kv.kv_logical_bytes(groups, cached + new, kv_dtype)
         rows = len(new_tokens) if sampled is None else sampled
         work = self.geometry.step_flops(new_tokens, cached_tokens, rows)
-        peak = accelerator.flops_for_weights(dtype)
+        peak = self.peak_flops(accelerator, dtype)
         return float(roofline.step_time_s(read, work, accelerator.memory_bandwidth, peak))
 
     def prefill_time_s(self, accelerator: Accelerator, prompt_tokens: int, cached_tokens: int = 0) -> float:
@@ -172,7 +185,7 @@ class Model:
         draft_tokens: Any,
         batch: Any = 1,
         context_tokens: Any = 0,
-        dtype: str = "bf16",
+        dtype: str = NATIVE,
     ) -> Any:
         """Time of a step that verifies ``draft_tokens`` for each of ``batch`` sequences over that of a plain step.
 
@@ -180,11 +193,13 @@ class Model:
         of experts, a step reads those that its tokens choose.
         """
 
+        peak = self.peak_flops(accelerator, dtype)
+
         def step_s(tokens: Any) -> Any:
-            read = self.geometry.weight_bytes(dtype, tokens=batch * tokens)
+            read = self.read_bytes(dtype, batch * tokens)
             read = read + self.kv_bytes(context_tokens + tokens, "bf16", batch)
             work = batch * self.geometry.step_flops([tokens], [context_tokens], tokens)
-            return roofline.step_time_s(read, work, accelerator.memory_bandwidth, accelerator.flops_for_weights(dtype))
+            return roofline.step_time_s(read, work, accelerator.memory_bandwidth, peak)
 
         return step_s(1 + draft_tokens) / step_s(1)
 

@@ -13,7 +13,7 @@ import pytest
 from minillm import catalog
 from minillm.catalog.accelerator import parse_accelerator
 from minillm.catalog.source import CatalogError, Source
-from minillm.costs import CostError
+from minillm.costs import CostError, size_bytes
 
 MODELS = [slug for slug, entry in catalog.models().items() if entry.published_parameters]
 ACCELERATORS = list(catalog.accelerators())
@@ -51,9 +51,8 @@ def test_weights_in_gb_and_gib(slug: str, gb: float, gib: float) -> None:
 
 def test_7b_in_four_formats() -> None:
     # The outline rounds to 7.0 billion parameters, the model has 6.74.
-    sizes = [
-        catalog.model("llama-2-7b").weight_bytes(d) * 7 / 6.738415616 / 1e9 for d in ("fp32", "fp16", "int8", "int4")
-    ]
+    parameters = catalog.model("llama-2-7b").parameters
+    sizes = [size_bytes(parameters, d) * 7 / 6.738415616 / 1e9 for d in ("fp32", "fp16", "int8", "int4")]
     assert sizes == pytest.approx([28, 14, 7, 3.5])
 
 
@@ -61,15 +60,66 @@ def test_memory_of_experts_is_of_all_of_them() -> None:
     model = catalog.model("deepseek-v3")
     assert model.parameters * 0.58 / 1e9 == pytest.approx(389, abs=0.5)
     assert model.active_parameters == 37_552_297_472
-    assert model.weight_bytes("fp8") / 1e9 == pytest.approx(671, abs=0.5)
+    assert size_bytes(model.parameters, "fp8") / 1e9 == pytest.approx(671, abs=0.5)
+
+
+def test_deepseek_v3_as_it_is_shipped() -> None:
+    """The files have 688,586,727,753 bytes, with a layer for multi-token prediction that the sizes leave out.
+
+    That layer has a layer's experts and attention in fp8, tables of its own and a projection, in bf16.
+    """
+    model = catalog.model("deepseek-v3")
+    parts = model.geometry.parts
+    sparse = model.layers - 3
+    extra = sum(parts[name] for name in ("experts", "shared_experts")) / sparse + parts["attention"] / model.layers
+    extra += 2 * (parts["embedding"] + parts["head"] + 2 * 7168 * 7168)
+    assert model.weight_bytes() + extra == pytest.approx(688_586_727_753, rel=5e-4)  # block scales are not counted
 
 
 def test_gpt_oss_as_it_is_shipped() -> None:
     """Experts' matrices in MXFP4, all else in bf16: the files have 13,761,316,904 bytes with their headers."""
-    size = catalog.model("gpt-oss-20b").weight_bytes("bf16", experts="mxfp4")
-    assert 0 < 13_761_316_904 - size < 100_000
     model = catalog.model("gpt-oss-20b")
+    assert 0 < 13_761_316_904 - model.weight_bytes() < 100_000
+    assert model.weight_bytes() == model.weight_bytes("bf16", experts="mxfp4")
+    assert model.weight_bytes() < 0.34 * model.weight_bytes("bf16")
     assert model.active_parameters - 201_088 * 2880 == 3_608_307_264  # OpenAI's 3.6 billion leave the table out
+
+
+@pytest.mark.parametrize(
+    ("fields", "formats"),
+    [
+        ({"torch_dtype": "bfloat16"}, ("bf16", "bf16", "bf16")),
+        ({"dtype": "float32"}, ("fp32", "fp32", "fp32")),
+        ({}, ("bf16", "bf16", "bf16")),
+        ({"quantization_config": {"quant_method": "fp8"}}, ("bf16", "fp8", "fp8")),
+        ({"quantization_config": {"quant_method": "mxfp4"}}, ("bf16", "bf16", "mxfp4")),
+        (
+            {"torch_dtype": "float16", "quantization_config": {"quant_method": "awq", "bits": 4, "group_size": 128}},
+            ("fp16", "int4_g128", "int4_g128"),
+        ),
+    ],
+)
+def test_sizes_use_the_format_of_the_published_files(fields: dict[str, Any], formats: tuple[str, str, str]) -> None:
+    model = built(**fields)
+    assert (model.native.rest, model.native.matrices, model.native.experts) == formats
+    parts = model.geometry.parts
+    matrices = parts["attention"] + parts["mlp"]
+    size = size_bytes(matrices, formats[1]) + size_bytes(model.parameters - matrices, formats[0])
+    assert model.weight_bytes() == size
+
+
+def test_of_a_format_that_the_formulas_lack_only_its_own_sizes_are_refused() -> None:
+    model = built(quantization_config={"quant_method": "exl2"})
+    assert model.weight_bytes("bf16") == 2 * model.parameters
+    with pytest.raises(CostError, match="do not know the format of the published weights: name one, such as bf16"):
+        model.weight_bytes()
+
+
+def test_quantizers_leave_tables_and_head_in_bf16() -> None:
+    model = catalog.model("llama-3.1-8b")
+    kept = model.geometry.parts["embedding"] + model.geometry.parts["head"] + model.geometry.parts["norms"]
+    assert model.weight_bytes("int4") == (model.parameters - kept) / 2 + 2 * kept
+    assert model.weight_bytes("q4_0") == size_bytes(model.parameters, "q4_0")
 
 
 def test_attention_kinds() -> None:

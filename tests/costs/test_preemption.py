@@ -40,7 +40,7 @@ def test_out_and_back() -> None:
 
 
 def test_again_is_the_arithmetic_of_a_prefill() -> None:
-    model, machine = catalog.model("llama-3-8b"), catalog.accelerator("h100-sxm")
+    model, machine = catalog.model("llama-3.1-8b"), catalog.accelerator("h100-sxm")
     # 32 layers of 218.1 M parameters, causal attention of 32 heads of 128, and one row of logits.
     matrices = 2 * 32 * (4096 * 4096 * 2 + 2 * 4096 * 1024 + 3 * 4096 * 14336) * 4096
     flops = matrices + 32 * 4 * 4096 * (4096 * 4097 / 2) + 2 * 128_256 * 4096

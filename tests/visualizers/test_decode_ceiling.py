@@ -58,11 +58,11 @@ def test_arithmetic_becomes_the_limit_where_the_cache_is_short(snapshot: Snapsho
 
 def test_what_fits(snapshot: Snapshot) -> None:
     fits = {
-        slug: snapshot.at({"model": "llama-3-70b", "accelerator": slug}).data.values["fits"] for slug in ACCELERATORS
+        slug: snapshot.at({"model": "llama-3.1-70b", "accelerator": slug}).data.values["fits"] for slug in ACCELERATORS
     }
     assert {slug for slug, text in fits.items() if text == "fits into"} == {"h200-sxm", "b200"}
     # 141.1 GB of weights leave an H200 little: 32 sequences of 2,048 tokens are too many.
-    full = snapshot.at({"model": "llama-3-70b", "accelerator": "h200-sxm", "batch": 32}).data.values
+    full = snapshot.at({"model": "llama-3.1-70b", "accelerator": "h200-sxm", "batch": 32}).data.values
     assert full["fits"] == "does not fit into"
     assert full["needed_bytes"] == pytest.approx(162.6e9, rel=1e-3)
 
@@ -78,7 +78,7 @@ def test_experts_are_read_as_far_as_they_are_chosen(snapshot: Snapshot) -> None:
 
 def test_fewer_bits_a_weight_leave_the_cache_alone(snapshot: Snapshot) -> None:
     read = {d: snapshot.at({"dtype": d}).data.values["bytes_per_step"] for d in ("bf16", "fp8", "int4_g128")}
-    parameters = catalog.model("llama-3-8b").parameters
+    parameters = catalog.model("llama-3.1-8b").parameters
     assert read["bf16"] - read["fp8"] == parameters
     assert read["int4_g128"] == pytest.approx(parameters * 4.15625 / 8 + 2048 * 131_072)
 

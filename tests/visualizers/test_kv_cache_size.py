@@ -27,7 +27,7 @@ def by_label(state: State) -> dict[str, Any]:
 
 
 def test_command_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["kv-cache-size", "--model", "llama-3-8b", "--context", "8192", "--json"]) == 0
+    assert main(["kv-cache-size", "--model", "llama-3.1-8b", "--context", "8192", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["bytes_per_token"] == 131_072
     assert found["total_bytes"] == 1_073_741_824
@@ -87,7 +87,7 @@ def test_room_beside_the_weights(snapshot: Snapshot) -> None:
         <= room
         < (values["h100_sequences"] + 1) * values["total_bytes"]
     )
-    assert snapshot.at({"model": "llama-3-70b"}).data.values["h100_sequences"] == 0
+    assert snapshot.at({"model": "llama-3.1-70b"}).data.values["h100_sequences"] == 0
 
 
 @pytest.mark.parametrize("slug", MODELS)

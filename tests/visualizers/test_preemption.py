@@ -93,7 +93,7 @@ def test_the_wait_for_memory_costs_more_than_the_way_back() -> None:
 
 
 def test_a_swap_takes_whole_blocks_over_the_link() -> None:
-    block = BLOCK_SIZE * catalog.model("llama-3-8b").kv_bytes_per_token("bf16")
+    block = BLOCK_SIZE * catalog.model("llama-3.1-8b").kv_bytes_per_token("bf16")
     run = serve(POOLS[0], LIMITS[-1], "swap")
     assert run.swapped_bytes % block == 0
     # Nobody is swapped out with more than the whole pool, and everybody comes back.

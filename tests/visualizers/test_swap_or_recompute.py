@@ -20,7 +20,7 @@ def test_both_times_by_hand() -> None:
     assert values["kv_bytes"] == 4096 * 131_072
     assert values["copies"] == 256 * 32 * 2
     assert values["swap_s"] == pytest.approx(2 * (4096 * 131_072 / 64e9 + 16_384 * 1e-6))
-    assert values["recompute_s"] == pytest.approx(catalog.model("llama-3-8b").prefill_flops(4096) / 989.4e12)
+    assert values["recompute_s"] == pytest.approx(catalog.model("llama-3.1-8b").prefill_flops(4096) / 989.4e12)
     assert values["faster"] == "swapping"
     assert at(copy_us=2).values["faster"] == "computing again"
 

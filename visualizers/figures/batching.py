@@ -16,7 +16,7 @@ from visualizers.palette import colour
 from visualizers.runs import batching_run
 from visualizers.runs.batching_run import NUM_REQUESTS, POLICIES, Served
 
-MODEL = "llama-3-8b"
+MODEL = "llama-3.1-8b"
 TITLES = {"static": "Static", "dynamic": "Dynamic", "continuous": "Continuous"}
 WAITS, PREFILL, DECODE, HELD = "waiting", "prefill", "decode", "answered, row held"
 KINDS = {WAITS: "waiting", PREFILL: "prefill", DECODE: "decode", HELD: "free"}

@@ -18,7 +18,7 @@ from minillm import catalog
 from minillm.catalog import Accelerator, Model
 from minillm.costs import step_time_s
 from minillm.costs.arithmetic import maximum, where
-from visualizers.catalogued import model_choice
+from visualizers.catalogued import LIMIT_SENTENCE, LIMIT_UNITS, context_limit, model_choice
 from visualizers.contract import Choice, Column, Data, Number, Table, Visualizer
 from visualizers.formats import format_value
 from visualizers.levels.charts import Spec, colour_scale, either, rows, spec
@@ -45,7 +45,7 @@ def compute(inputs: Mapping[str, Any]) -> Data:
     model, chosen = catalog.model(inputs["model"]), catalog.accelerator(inputs["accelerator"])
     dtype, batch, context = inputs["dtype"], inputs["batch"], inputs["context"]
     read, flops = model.decode_bytes(context, batch, dtype), model.decode_flops(context, batch)
-    peak = chosen.flops_for_weights(dtype)
+    peak = model.peak_flops(chosen, dtype)
     step_s = step_time_s(read, flops, chosen.memory_bandwidth, peak)
     needed = model.weight_bytes(dtype) + model.kv_bytes(context, "bf16", batch)
     memory = _memory(chosen)
@@ -64,6 +64,7 @@ def compute(inputs: Mapping[str, Any]) -> Data:
             "needed_bytes": needed,
             "memory_bytes": memory,
             "fits": where(needed <= memory, "fits into", "does not fit into"),
+            **context_limit(model, context),
         },
         rows={
             "lines": _lines(),
@@ -71,7 +72,7 @@ def compute(inputs: Mapping[str, Any]) -> Data:
             "point": [{"bytes": read, "rate": 1 / step_s, "batch": batch, "total": batch / step_s}],
             "measured": _measured_points(),
             "curves": _curves(model, chosen, dtype, context),
-            "accelerators": [_row(a, dtype, batch, read, flops, needed) for a in _by_bandwidth()],
+            "accelerators": [_row(a, model.peak_flops(a, dtype), batch, read, flops, needed) for a in _by_bandwidth()],
         },
     )
 
@@ -111,14 +112,14 @@ def _curves(model: Model, accelerator: Accelerator, dtype: str, context: Any) ->
             "read": model.decode_bytes(context, batch, dtype),
             "flops": model.decode_flops(context, batch),
             "bandwidth": accelerator.memory_bandwidth,
-            "peak": accelerator.flops_for_weights(dtype),
+            "peak": model.peak_flops(accelerator, dtype),
         }
         for batch in BATCHES
     ]
 
 
-def _row(accelerator: Accelerator, dtype: str, batch: Any, read: Any, flops: Any, needed: Any) -> dict[str, Any]:
-    by_bytes, by_flops = read / accelerator.memory_bandwidth, flops / accelerator.flops_for_weights(dtype)
+def _row(accelerator: Accelerator, peak: float, batch: Any, read: Any, flops: Any, needed: Any) -> dict[str, Any]:
+    by_bytes, by_flops = read / accelerator.memory_bandwidth, flops / peak
     step_s, memory = maximum(by_bytes, by_flops), _memory(accelerator)
     return {
         "name": accelerator.title,
@@ -232,7 +233,7 @@ def sentence(data: Data) -> str:
         "A step of {model_title} for a batch of {sequences|int} reads {bytes_per_step|bytes10}, which takes "
         "one {accelerator_title} at least {step_s|seconds}: at most {tokens_per_s_each|sig3} tokens/s for each "
         "sequence and {tokens_per_s|sig3} for all. The limit is {limit}. What the step needs, "
-        "{needed_bytes|bytes10}, {fits} its {memory_bytes|bytes10} of memory."
+        "{needed_bytes|bytes10}, {fits} its {memory_bytes|bytes10} of memory." + LIMIT_SENTENCE
     )
 
 
@@ -260,7 +261,8 @@ VISUALIZER = Visualizer(
     summary="The most tokens/s that a model can decode on an accelerator, by the bytes and the FLOPs of a step.",
     formula=(
         "step time >= max((weights + sequences * context * KV bytes a token) / bandwidth, FLOPs / dense peak); "
-        "tokens/s of each sequence <= 1 / step time. Of experts, a step reads those that its tokens choose."
+        "tokens/s of each sequence <= 1 / step time. Of experts, a step reads those that its tokens choose; of an "
+        "embedding that is not the output head as well, it reads next to nothing."
     ),
     inputs=(
         model_choice(),
@@ -274,9 +276,9 @@ VISUALIZER = Visualizer(
         Choice(
             "dtype",
             "Weights",
-            "bf16",
-            {"bf16": "bf16", "fp8": "fp8", "int4_g128": "4 bits"},
-            "Format of the weights; the cache stays in bf16. 4 bits: groups of 128 with scale and zero.",
+            "native",
+            {"native": "as published", "bf16": "bf16", "fp8": "fp8", "int4_g128": "4 bits"},
+            "Format of the matrices; tables, head and cache stay in bf16. 4 bits: groups of 128 with scale and zero.",
         ),
         Number("batch", "Batch", "sequences", 1, 1, BATCHES[-1], "Sequences that decode together.", log=True),
         Number("context", "Context", "tokens", 2048, 1, 2**17, "Tokens in the cache of each sequence.", log=True),
@@ -294,6 +296,7 @@ VISUALIZER = Visualizer(
         "needed_bytes": "bytes",
         "memory_bytes": "bytes",
         "fits": "",
+        **LIMIT_UNITS,
     },
     compute=compute,
     figure=figure,

@@ -25,7 +25,7 @@ from minillm.costs import (
     latent_values_per_token,
 )
 from minillm.costs.arithmetic import floor, maximum
-from visualizers.catalogued import model_choice
+from visualizers.catalogued import LIMIT_SENTENCE, LIMIT_UNITS, context_limit, model_choice
 from visualizers.contract import Choice, Column, Data, Number, Table, Visualizer
 from visualizers.levels.charts import Spec, colour_scale, constant, either, rows, spec
 from visualizers.palette import colour
@@ -119,7 +119,7 @@ def compute(inputs: Mapping[str, Any]) -> Data:
     groups = found[0].groups
     multi_head = _groups(model.geometry.windows, _values(model.geometry, model.heads))
     h100 = catalog.accelerator("h100-sxm")
-    free = max(0, (h100.reported_memory_bytes or h100.memory_bytes) - model.weight_bytes("bf16"))
+    free = max(0, (h100.reported_memory_bytes or h100.memory_bytes) - model.weight_bytes())
     one = kv_logical_bytes(groups, context, dtype)
     return Data(
         values={
@@ -135,8 +135,9 @@ def compute(inputs: Mapping[str, Any]) -> Data:
                 groups, context, dtype, block, batch, frees_behind_window=True
             ),
             "multi_head_ratio": kv_logical_bytes(multi_head, context, dtype) / one,
-            "weight_bytes": model.weight_bytes("bf16"),
+            "weight_bytes": model.weight_bytes(),
             "h100_sequences": maximum(0, floor(free / one)),
+            **context_limit(model, context),
         },
         rows={
             "variants": records,
@@ -244,8 +245,9 @@ def sentence(data: Data) -> str:
         "A token takes {bytes_per_token|bytes} in the cache of {model_title}. {sequences|int} "
         "{sequences|int?sequence:sequences} of {context_tokens|int} {context_tokens|int?token:tokens} "
         f"{{sequences|int?takes:take}} {{total_bytes|bytes}}, {against}; an engine with whole blocks and one table "
-        "for all layers reserves {allocated_bytes|bytes}. Beside the weights in bf16, an H100 has room for "
-        "{h100_sequences|int} {h100_sequences|int?sequence:sequences} of this length."
+        "for all layers reserves {allocated_bytes|bytes}. Beside the weights as published, an H100 has room for "
+        "{h100_sequences|int} {h100_sequences|int?sequence:sequences} of this length, before anything "
+        "else that a server keeps in memory." + LIMIT_SENTENCE
     )
 
 
@@ -286,6 +288,7 @@ VISUALIZER = Visualizer(
         "multi_head_ratio": "",
         "weight_bytes": "bytes",
         "h100_sequences": "sequences",
+        **LIMIT_UNITS,
     },
     compute=compute,
     figure=figure,

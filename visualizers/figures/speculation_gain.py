@@ -17,7 +17,7 @@ import altair as alt
 from minillm import catalog
 from minillm.costs import speculated_tokens, speculative_speedup
 from minillm.costs.arithmetic import where
-from visualizers.catalogued import accelerator_choice, model_choice
+from visualizers.catalogued import LIMIT_SENTENCE, LIMIT_UNITS, accelerator_choice, context_limit, model_choice
 from visualizers.contract import Choice, Column, Data, Number, Table, Visualizer
 from visualizers.formats import format_value
 from visualizers.levels.charts import Spec, colour_scale, rows, spec
@@ -74,6 +74,7 @@ def compute(inputs: Mapping[str, Any]) -> Data:
             "verify_cost": here["verify"],
             "speedup": here["speedup"],
             "verdict": where(here["speedup"] > 1, "faster than", "no faster than"),
+            **context_limit(model, inputs["context"]),
             **{f"measured_{name}": _measured(inputs["prompts"], *of) for name, of in MEASURED.items()},
         },
         {
@@ -180,7 +181,7 @@ def sentence(data: Data) -> str:
         "Each step yields {tokens_per_step|fixed2} tokens of a sequence instead of one. At a batch of "
         "{sequences|int}, with {model_title} on one {accelerator_title}, the step that verifies "
         "{draft_tokens|int} {draft_tokens|int?token:tokens} of each takes {verify_cost|fixed2} times a plain one, "
-        "so the whole runs {speedup|fixed2} times as fast: {verdict} plain decoding."
+        "so the whole runs {speedup|fixed2} times as fast: {verdict} plain decoding." + LIMIT_SENTENCE
     )
 
 
@@ -210,7 +211,7 @@ VISUALIZER = Visualizer(
         "with k + 1 tokens of each sequence / of one with 1 token of each"
     ),
     inputs=(
-        model_choice("; weights and cache in bf16", title="Target"),
+        model_choice("; weights as published, cache in bf16", title="Target"),
         accelerator_choice("Bandwidth and dense peak from its data sheet."),
         Choice("prompts", "Measured on", "copy", KINDS, "What the measured runs wrote."),
         Number(
@@ -248,6 +249,7 @@ VISUALIZER = Visualizer(
         "verify_cost": "",
         "speedup": "",
         "verdict": "",
+        **LIMIT_UNITS,
         **{f"measured_{name}": "" for name in MEASURED},
     },
     compute=compute,

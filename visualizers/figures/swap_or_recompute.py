@@ -18,7 +18,7 @@ from minillm.costs import (
     swap_time_s,
 )
 from minillm.costs.arithmetic import where
-from visualizers.catalogued import accelerator_choice, model_choice
+from visualizers.catalogued import LIMIT_SENTENCE, LIMIT_UNITS, accelerator_choice, context_limit, model_choice
 from visualizers.contract import Column, Data, Number, Table, Visualizer
 from visualizers.levels.charts import Spec, colour_scale, rows, spec
 
@@ -37,6 +37,7 @@ def compute(inputs: Mapping[str, Any]) -> Data:
     def swap_s(of: Model, length: Any) -> Any:
         return swap_time_s(of.kv_bytes(length, "bf16"), link, _copies(of, length, block), overhead_s)
 
+    crossover = _crossover(model, machine, link, block, overhead_s)
     here = {SWAP: swap_s(model, tokens), AGAIN: _again_s(model, machine, tokens)}
     return Data(
         {
@@ -51,7 +52,11 @@ def compute(inputs: Mapping[str, Any]) -> Data:
             "recompute_s": here[AGAIN],
             "ratio": here[AGAIN] / here[SWAP],
             "faster": where(here[AGAIN] <= here[SWAP], "computing again", "swapping"),
-            "crossover_tokens": _crossover(model, machine, link, block, overhead_s),
+            "crossover_tokens": crossover,
+            "crossing": None
+            if crossover is None
+            else where(crossover > 0, "beyond", "at any length: the two cross at"),
+            **context_limit(model, tokens),
         },
         {
             "lines": [
@@ -155,7 +160,7 @@ def sentence(data: Data) -> str:
         "A request of {context_tokens|int} tokens of {model_title} holds {kv_bytes|bytes}. Out and back over a link of "
         "{link_gb_per_s|sig3} GB/s, in {copies|int} {copies|int?copy:copies} each way, takes {swap_s|seconds}; "
         "computing it again takes one {accelerator_title} {recompute_s|seconds} of arithmetic. Here {faster} is the "
-        "quicker. " + crossing
+        "quicker. " + crossing + LIMIT_SENTENCE
     )
 
 
@@ -210,6 +215,7 @@ VISUALIZER = Visualizer(
         "ratio": "",
         "faster": "",
         "crossover_tokens": "tokens",
+        **LIMIT_UNITS,
     },
     compute=compute,
     figure=figure,

@@ -99,7 +99,7 @@ def serve(policy: PolicyName, rate: float, spread: str, batch: int, model: str, 
 def _modelled(model: str, accelerator: str) -> tuple[Callable[[StepPlan], float], int]:
     """The seconds of a step, and the tokens whose KV fits beside the weights, in whole blocks."""
     target, machine = catalog.model(model), catalog.accelerator(accelerator)
-    room = MEMORY_SHARE * machine.memory_bytes - target.weight_bytes("bf16")
+    room = MEMORY_SHARE * machine.memory_bytes - target.weight_bytes()
     blocks = int(room // (BLOCK_SIZE * target.kv_bytes_per_token("bf16"))) - 1  # the null block holds no token
     return step_time(target, machine), blocks * BLOCK_SIZE
 

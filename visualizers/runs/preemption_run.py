@@ -21,7 +21,7 @@ from visualizers.runs.modelled import step_time
 
 Mode = Literal["recompute", "cached", "swap"]
 MODES: tuple[Mode, ...] = ("recompute", "cached", "swap")
-MODEL, ACCELERATOR, PCIE = "llama-3-8b", "h100-sxm", 5
+MODEL, ACCELERATOR, PCIE = "llama-3.1-8b", "h100-sxm", 5
 POOLS = (4096, 6144, 8192, 12288, 16384)  # tokens
 LIMITS = (3, 6, 12)  # requests at once
 NUM_REQUESTS = 12

@@ -23,7 +23,7 @@ from visualizers.runs.bench import Bench
 from visualizers.runs.modelled import step_time
 
 Traffic = Literal["conversations", "documents", "new-prompts", "salts"]
-MODEL, ACCELERATOR = "llama-3-8b", "h100-sxm"
+MODEL, ACCELERATOR = "llama-3.1-8b", "h100-sxm"
 POLICIES: tuple[EvictionName, ...] = ("lru", "lfu", "cost")
 POOLS = (4096, 8192, 16384, 32768)  # tokens
 SYSTEM_PROMPTS = (1000, 800, 600, 400)  # tokens of each, the most popular first
