@@ -91,7 +91,7 @@ def test_a_lone_request_takes_the_rooflines_time() -> None:
     decode = [target.step_time_s(machine, [1], [prompt + i]) for i in range(output - 1)]
     assert first.end_s - first.first_s == pytest.approx(sum(decode))
     # Memory is the limit of a lone decode step: the weights over the bandwidth, and a little cache.
-    assert first.tpot_s == pytest.approx(target.weight_bytes("bf16") / machine.memory_bandwidth, rel=0.02)
+    assert first.tpot_s == pytest.approx(target.read_bytes() / machine.memory_bandwidth, rel=0.02)
 
 
 def test_the_waste_is_the_empty_area_of_the_chart() -> None:

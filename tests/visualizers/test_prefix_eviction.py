@@ -79,7 +79,7 @@ def test_no_pool_finds_more_than_one_with_room_for_everything() -> None:
 def test_no_first_token_comes_before_the_weights_are_read() -> None:
     model = catalog.model(prefix_trace.MODEL)
     machine = catalog.accelerator(prefix_trace.ACCELERATOR)
-    assert serve("conversations", None).ttft_s > model.weight_bytes("bf16") / machine.memory_bandwidth
+    assert serve("conversations", None).ttft_s > model.read_bytes() / machine.memory_bandwidth
     # The context at which a token's attention costs what its matrices do, from the geometry of the paper.
     matrices = 32 * (4096 * 4096 * 2 + 2 * 4096 * 1024 + 3 * 4096 * 14336)
     assert prefix_trace._crossover_tokens(model) == pytest.approx(2 * matrices / (32 * 4 * 4096))
