@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code: 0, 1 (it failed), 2 (bad input), 130 (interrupted)."""
     try:
         prepare()
-        options = _parser().parse_args(arguments)
+        options = command_line().parse_args(arguments)
         code: int = options.run(options)
         sys.stdout.flush()
     except (RequestError, hub.UnknownModelError, ValueError) as error:
@@ -68,7 +68,8 @@ class _Parser(argparse.ArgumentParser):
         raise ValueError(f"{message}; see {self.prog} --help")
 
 
-def _parser() -> argparse.ArgumentParser:
+def command_line() -> argparse.ArgumentParser:
+    """All commands with their options."""
     parser = _Parser(prog="minillm", description="A real LLM inference engine, small enough to read.")
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")

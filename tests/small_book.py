@@ -84,7 +84,7 @@ A block table lists each block. A block holds 16 tokens, [2 MiB]{= 16 * tiny.kv_
 
 ## The problem
 
-The block is lost, up to [38.2%]{@ paper} of it, or [64 GB]{= 64 * GB}. See [the cache](../basics/cache.md) and
+The block is lost, up to [38.2%]{@ paper} of it, or [64 GB]{~}. See [the cache](../basics/cache.md) and
 [its costs](../basics/cache.md#what-it-costs), or [this](#a-code-of-its-own).
 
 | Size | Bytes |
@@ -134,7 +134,7 @@ The [cache](../basics/cache.md).
 
 ## Try it
 
-1. Try `--min-p 0.1, --seed 7` in `minillm/backends` or `llama-3-8b`.
+1. Try `--min-p 0.1, --seed 7` in `handbook/assets` or `llama-3-8b`.
 """
 
 BIBLIOGRAPHY = """\
@@ -146,6 +146,7 @@ paper:
   url: https://example.org/paper?a=1&b=2
   checked: 2026-11-01
   kind: paper
+  values: ["38.2%"]
 sheet:
   title: A Data Sheet
   authors: Maker
@@ -154,6 +155,7 @@ sheet:
   url: https://example.org/sheet
   checked: 2026-11-02
   kind: datasheet
+  values: ["3 GB/s"]
 """
 
 GLOSSARY = """\
@@ -182,6 +184,15 @@ class CardboardFigures:
             f'<svg viewBox="0 0 {size} 10"><clipPath id="c_1"/><text>a_b * c_ ` [x](y) {size}</text></svg>\n\n'
             f"<p>It holds <b>{size * 4}</b> bytes.</p>\n<figcaption>Blocks</figcaption></figure></hb-cardboard>"
         )
+
+    def inputs(self, name: str) -> tuple[str, ...]:
+        return ("size",)
+
+    def refusal(self, name: str, state: Mapping[str, str]) -> str:
+        if name != "blocks":
+            return f"there is no visualizer {name!r}: choose from blocks"
+        unknown = set(state) - {"size"}
+        return f"blocks has no input {unknown.pop()!r}: it takes size" if unknown else ""
 
     def markdown(self, name: str, state: Mapping[str, str], page_url: str) -> str:
         size = self._size(state)

@@ -52,6 +52,9 @@ DIMENSIONS: Mapping[str, Mapping[str, int]] = {
     "ridge_flops_per_byte": {"flop": 1, "byte": -1},
     "decode_flops": {"flop": 1},
     "prefill_flops": {"flop": 1},
+    "matrix_flops": {"flop": 1},
+    "head_flops": {"flop": 1},
+    "attention_flops": {"flop": 1},
     "peak_flops": {"flop": 1, "s": -1},
     "verify_cost": {},
 }

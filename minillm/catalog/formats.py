@@ -70,7 +70,7 @@ def _compressed(rest: str, groups: object) -> WeightFormats | None:
     """Of one group with 8 bits, floating or whole numbers, for matrices and perhaps for tables."""
     group = next(iter(groups.values())) if isinstance(groups, Mapping) and len(groups) == 1 else None
     weights = group.get("weights") if isinstance(group, Mapping) else None
-    if not isinstance(weights, Mapping) or weights.get("num_bits") != 8:
+    if not isinstance(group, Mapping) or not isinstance(weights, Mapping) or weights.get("num_bits") != 8:
         return None
     name = "fp8" if weights.get("type") == "float" else "int8"
     return WeightFormats(name if "Embedding" in group.get("targets", ()) else rest, name, name)

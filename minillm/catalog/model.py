@@ -10,7 +10,7 @@ from minillm.catalog.accelerator import Accelerator
 from minillm.catalog.formats import NATIVE, WeightFormats, weight_formats
 from minillm.catalog.geometry import Geometry, GroupedAttention
 from minillm.catalog.source import Source
-from minillm.costs import kv, roofline
+from minillm.costs import flops, kv, roofline
 from minillm.costs.check import CostError, positive
 
 
@@ -90,9 +90,9 @@ class Model:
         """Bytes of all weights in ``dtype``, of the routed experts' matrices in ``experts`` (default: the same)."""
         return self.geometry.weight_bytes(weight_formats(dtype, self.native, experts))
 
-    def read_bytes(self, dtype: str = NATIVE, tokens: Any = 1) -> Any:
-        """Bytes of weights that a step of ``tokens`` tokens must read: of experts those chosen, no look-up table."""
-        return self.geometry.weight_bytes(weight_formats(dtype, self.native), tokens)
+    def read_bytes(self, dtype: str = NATIVE, step_tokens: Any = 1) -> Any:
+        """Bytes of weights that a step of so many tokens must read: of experts those chosen, no look-up table."""
+        return self.geometry.weight_bytes(weight_formats(dtype, self.native), step_tokens)
 
     def kv_bytes_per_token(self, dtype: str, expanded: bool = False) -> Any:
         """Bytes that a token adds to the cache until the first window is full.
@@ -144,6 +144,18 @@ class Model:
         found = weight_formats(dtype, self.native)
         used = (found.matrices, found.experts) if self.geometry.experts else (found.matrices,)
         return max(accelerator.flops_for_weights(name) for name in used)
+
+    def matrix_flops(self, tokens: Any) -> Any:
+        """FLOPs of the layers' matrices for ``tokens`` tokens: no embedding, which is looked up, and no head."""
+        return flops.linear_flops(self.geometry.matmul_parameters(), tokens)
+
+    def head_flops(self, rows: Any) -> Any:
+        """FLOPs of the output head for ``rows`` rows of logits."""
+        return self.geometry.head_flops(rows)
+
+    def attention_flops(self, tokens: Any) -> Any:
+        """FLOPs of scores and weighted sums of a prefill of ``tokens`` from nothing."""
+        return self.geometry.attention_flops([tokens], [0])
 
     def step_time_s(
         self,

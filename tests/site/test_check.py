@@ -11,6 +11,7 @@ from visualizers.site.check import check
 from visualizers.site.frontmatter import parse
 
 PAGING = "handbook/serving/paging.md"
+VISUALIZE, GENERATE = ".venv/bin/python -m visualizers", ".venv/bin/minillm generate"
 CACHE = "handbook/basics/cache.md"
 
 
@@ -46,7 +47,12 @@ def test_a_sound_book_has_no_finding(book: Path) -> None:
         # Numbers.
         (PAGING, "[3.35 TB/s]", "[3.36 TB/s]", f"{PAGING}:53: [3.36 TB/s] says 3.36 TB/s"),
         (PAGING, "fast.memory_bandwidth}", "fast.bandwidth}", f"{PAGING}:53: [3.35 TB/s]: `fast` has no `bandwidth`"),
-        (PAGING, "[64 GB]{= 64 * GB}", "64 GB", f"{PAGING}:15: '64 GB' has neither a formula nor a source"),
+        (PAGING, "[64 GB]{~}", "64 GB", f"{PAGING}:15: '64 GB' has neither a formula nor a source"),
+        (PAGING, "[64 GB]{~}", "[64 GB]{= 64 * GB}", "only says the number again: write [64 GB]{~ why}"),
+        (PAGING, "[64 GB]{~}", "[12 times]{= 12}", "only says the number again"),
+        (PAGING, "[64 GB]{~}", "[12 times]{~}", "says how much more one thing is than another: compute or cite it"),
+        (PAGING, "[64 GB]{~}", "[some]{~}", "[some] has no number that could be assumed"),
+        (PAGING, "[38.2%]", "[48.2%]", f"{PAGING}:15: [48.2%] is not among the `values` of paper"),
         (PAGING, "{@ paper}", "{@ papers}", f"{PAGING}:15: [38.2%] cites 'papers', which is not in"),
         (PAGING, "sources: [paper, sheet]", "sources: [paper]", "[3 GB/s] cites 'sheet', which the page's `sources`"),
         (PAGING, "## What it costs", "## It costs [2 MiB]{= 2 * MiB}", "[2 MiB] stands in a heading"),
@@ -67,12 +73,28 @@ def test_a_sound_book_has_no_finding(book: Path) -> None:
         (PAGING, "## When not to use it", "## Never", "lacks the heading `## When not to use it`"),
         (PAGING, "## Try it", "# Try it", "has a first-level heading"),
         (PAGING, "## Try it", "## Try it\n\nx\n\n## Sources", "has a heading Sources"),
+        # What is quoted to be typed.
+        (PAGING, "`--min-p 0.1, --seed 7`", "`--min-q 0.1`", f"{PAGING}:65: `--min-q 0.1`: no command and no figure"),
+        (PAGING, "`--min-p 0.1, --seed 7`", "`--size x --seeds 7`", "no figure of this page has --seeds"),
+        (PAGING, "`handbook/assets`", "`minillm/nowhere.py`", "`minillm/nowhere.py` is no file of the repository"),
+        (PAGING, "`handbook/assets`", "`minillm.core.nothing`", "`minillm.core.nothing` is no module"),
+        (PAGING, "`handbook/assets`", "`minillm generate --temperatur 0`", "minillm has no option --temperatur"),
+        (PAGING, "`handbook/assets`", "`minillm generat --seed 7`", "invalid choice: 'generat'"),
+        (PAGING, "1. Try", "```bash\nminillm generate\n```\n\n1. Try", "write .venv/bin/minillm, which runs without"),
+        (PAGING, "1. Try", f"```bash\n{VISUALIZE} bricks\n```\n\n1. Try", "there is no visualizer 'bricks'"),
+        (PAGING, "1. Try", f"```bash\n{VISUALIZE} blocks --sizes 3\n```\n\n1. Try", "blocks has no input 'sizes'"),
+        (PAGING, "1. Try", f"```bash\n{GENERATE} --json-schema a.json\n```\n\n1. Try", "there is no file a.json"),
+        (PAGING, "1. Try", f"```bash\n{GENERATE} --model nano\n```\n\n1. Try", "there is no model nano"),
+        (PAGING, "1. Try", f"```bash\n{GENERATE} --seed x\n```\n\n1. Try", "invalid int value: 'x'"),
+        (PAGING, "1. Try", "```bash\n.venv/bin/python tools/none.py\n```\n\n1. Try", "there is no tools/none.py"),
+        (PAGING, "1. Try", "```bash\nvllm serve\n```\n\n1. Try", "vllm is no command of this project"),
         # Other pages, reference files, stems.
         (PAGING, "depends_on: [cache]", "depends_on: [cash]", "depends_on names 'cash', which is no page"),
         (CACHE, "depends_on: []", "depends_on: [paging]", "depends_on goes round in a ring: cache -> paging -> cache"),
         (CACHE, '["1.6"]', '["5.4"]', "covers id 5.4"),
         (PAGING, "[3 GB/s]{@ sheet, paper}", "[3 GB/s]{@ paper}", "sources names 'sheet', but the text cites it"),
-        ("handbook/bibliography.yml", "sheet:", "extra:", "handbook/bibliography.yml:9: extra: no page names it"),
+        ("handbook/bibliography.yml", "sheet:", "extra:", "handbook/bibliography.yml:10: extra: no page names it"),
+        ("handbook/bibliography.yml", '["38.2%"]', '["38.2%", "4 ms"]', "paper: no page cites '4 ms' of its `values`"),
         ("handbook/bibliography.yml", "kind: paper", "kind: song", "paper: kind is 'song'"),
         ("handbook/bibliography.yml", "  year: 2023\n", "", "paper: has no `year`"),
         ("handbook/bibliography.yml", "https://example.org/sheet", "example.org", "sheet: url is 'example.org'"),

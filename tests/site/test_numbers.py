@@ -168,11 +168,16 @@ def test_a_formula_is_shown_with_its_values() -> None:
         ("16", True),
         ("10 * tokens / s", True),
         ("700 / 8192", False),
+        ("-12", True),
+        ("1 * 12", True),
+        ("12 * 1 + 0", True),
+        ("round(12) / 1", True),
+        ("GB * 64", True),
         ("2 * 3", False),
         ("llama_3_70b.layers", False),
     ],
 )
-def test_only_a_bare_number_counts_as_chosen(formula: str, given: bool) -> None:
+def test_a_formula_that_only_says_a_number_again_is_known(formula: str, given: bool) -> None:
     assert evaluate(formula, NAMES).given is given
 
 
@@ -238,6 +243,12 @@ FLAGGED = [
     "- 1.5 TB/s in a list",
     "> 3 seconds in a quote",
     "wrapped 16\nGB over a line",
+    "It has 60 layers and 8 KV heads.",
+    "It is three times as fast, or twice as fast.",
+    "It takes two gigabytes, or 2 gigabytes.",
+    "It takes three milliseconds, ten percent.",
+    "It must print 131027.",
+    "It must print 1,073,741,825 and 1234.",
 ]
 EXEMPT = [
     "In 2023, on 2026-11-29 and in section 5.4.",
@@ -246,8 +257,9 @@ EXEMPT = [
     "# A heading of 16 GB",
     "[16 GB](https://example.org/16GB) and <https://example.org/4x>",
     "Llama 3 8B on an H100 with CUDA 12.4 and Python 3.11.",
-    "Blocks of 16 tokens, 2,048 requests, 32 layers, 700 tokens.",
-    "[16 GB]{= 16 * GB} and [4x]{@ key}.",
+    "Blocks of 16 tokens, 2,048 requests, two requests, three users, 700 tokens.",
+    "Twice the work, half of it, two of three, 8192 of them, 12,000 of them.",
+    "[16 GB]{= 16 * GB}, [16 GB]{~}, [16 GB]{~ a small card} and [4x]{@ key}.",
     "Run 3 tests; see figure 2.",
     "$$\n16 GB\n$$",
     "<!-- 16 GB -->",

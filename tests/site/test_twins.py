@@ -71,7 +71,8 @@ def test_numbers_read_as_text_and_keep_their_formula(built: Any) -> None:
     assert "holds 16 tokens, 2 MiB[^5.4-n1] of them" in text
     assert '[^5.4-n1]: `16 * tiny.kv_bytes_per_token("bf16") = 16 × 128 KiB = 2 MiB`' in text
     assert text.count("[^5.4-n1]: ") == 1  # the table cites the same formula
-    assert "or 64 GB. See" in text
+    assert "or 64 GB[^5.4-n2]. See" in text
+    assert "[^5.4-n2]: Assumed for this example." in text
     assert "up to 38.2%[^5.4-s1] of it" in text
     assert "3 GB/s[^5.4-s2][^5.4-s1]" in text
     assert "[^5.4-s1]: A. One, B. Two, C. Three. [A Paper <about> Blocks](https://example.org/paper?a=1&b=2)." in text

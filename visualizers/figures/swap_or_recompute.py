@@ -53,9 +53,6 @@ def compute(inputs: Mapping[str, Any]) -> Data:
             "ratio": here[AGAIN] / here[SWAP],
             "faster": where(here[AGAIN] <= here[SWAP], "computing again", "swapping"),
             "crossover_tokens": crossover,
-            "crossing": None
-            if crossover is None
-            else where(crossover > 0, "beyond", "at any length: the two cross at"),
             **context_limit(model, tokens),
         },
         {

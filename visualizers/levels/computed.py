@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from visualizers import registry
+from visualizers.contract import InputError
 from visualizers.levels.cache import DataCache, default_folder
 from visualizers.levels.instant import payload
 from visualizers.levels.markdown import figure_markdown
@@ -37,6 +38,18 @@ class ComputedFigures:
     def html(self, name: str, state: Mapping[str, str], base_url: str) -> str:
         """The figure's element at ``state``, for a page from which the site's root is ``base_url``."""
         return self._html(name, json.dumps(dict(state), sort_keys=True), base_url)
+
+    def inputs(self, name: str) -> tuple[str, ...]:
+        """The names of its inputs."""
+        return tuple(given.name for given in registry.get(name).inputs)
+
+    def refusal(self, name: str, state: Mapping[str, str]) -> str:
+        """Why there is no such figure or no such state of it; an empty string where there is."""
+        try:
+            registry.get(name).parse(state)
+        except (InputError, registry.UnknownVisualizerError) as error:
+            return str(error)
+        return ""
 
     def markdown(self, name: str, state: Mapping[str, str], page_url: str) -> str:
         """The figure's section of the Markdown twin; ``page_url`` is absolute."""

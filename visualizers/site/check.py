@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from visualizers.site import bookmap, generated, llms, pagechecks
+from visualizers.site import bookmap, commands, generated, limits, llms, pagechecks
 from visualizers.site.errors import Problem, SiteError
 from visualizers.site.figures import Figures
 from visualizers.site.files import write
@@ -30,6 +30,8 @@ def check(root: Path, figures: Figures, namespace: Namespace, *, fix: bool = Fal
         _, found = resolve(page, namespace, project.bibliography)
         problems += found
         problems += pagechecks.check(page, project, figures)
+        problems += commands.check(page, root, figures)
+        problems += limits.check(page)
     if not problems:  # the index of broken pages would say what is wrong with them, not with itself
         problems += _index(project, fix=fix)
     return sorted(set(problems))
@@ -50,7 +52,19 @@ def _ids(project: Project) -> Iterator[Problem]:
 
 def _reference(project: Project) -> Iterator[Problem]:
     used = {key for page in project.pages for key in page.meta.sources}
+    cited = {
+        (key.strip(), token.text)
+        for page in project.pages
+        for token in page.tokens
+        if token.kind == "cited"
+        for key in token.argument.split(",")
+    }
     for source in project.bibliography.values():
+        for value in source.values:
+            if (source.key, value) not in cited:
+                yield Problem(
+                    "handbook/bibliography.yml", source.line, f"{source.key}: no page cites {value!r} of its `values`"
+                )
         if source.key not in used:
             yield Problem("handbook/bibliography.yml", source.line, f"{source.key}: no page names it in `sources`")
     for term in project.glossary:

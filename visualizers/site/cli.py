@@ -25,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit code: 1 where something is wrong with the project, 2 for bad usage."""
     try:
         prepare()
-        options = _parser().parse_args(arguments)
+        options = command_line().parse_args(arguments)
         root = find_root(Path(options.root).resolve())
         return int(options.run(root, options))
     except PageError as error:
@@ -47,7 +47,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
 
 
-def _parser() -> argparse.ArgumentParser:
+def command_line() -> argparse.ArgumentParser:
+    """All commands with their options."""
     parser = argparse.ArgumentParser(prog="handbook", description="Build, serve and check the inference handbook.")
     parser.add_argument("--root", default=".", help="a folder inside the project (default: the current one)")
     commands = parser.add_subparsers(dest="command", required=True)

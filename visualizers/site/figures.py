@@ -17,6 +17,14 @@ class Figures(Protocol):
         """The figure for a page from which the site's root is ``base_url``."""
         ...
 
+    def inputs(self, name: str) -> tuple[str, ...]:
+        """The names of its inputs."""
+        ...
+
+    def refusal(self, name: str, state: Mapping[str, str]) -> str:
+        """Why there is no such figure or no such state of it; an empty string where there is."""
+        ...
+
     def markdown(self, name: str, state: Mapping[str, str], page_url: str) -> str:
         """The figure for an agent, with absolute links. Its headings start at the third level."""
         ...

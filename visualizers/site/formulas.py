@@ -30,7 +30,7 @@ class Result:
     values: tuple[Value, ...]
     formula: str
     with_values: str
-    given: bool  # one literal with a unit: an assumption of an example, not a computation
+    given: bool  # one literal with a unit, which says a number again and computes nothing
 
 
 _OPERATORS: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
@@ -89,13 +89,28 @@ def _is_finite(number: float) -> bool:
 
 
 def _is_given(node: ast.expr) -> bool:
-    """Whether a formula only states a number, such as ``16`` or ``64 * GB`` or ``10 * tokens / s``."""
+    """Whether a formula only states a number: ``16``, ``64 * GB``, ``10 * tokens / s``, ``1 * 12 + 0``."""
     match node:
         case ast.Constant():
             return True
+        case ast.UnaryOp(operand=operand):
+            return _is_given(operand)
+        case ast.Call(func=ast.Name(id=name), args=[only]) if name in _BUILTINS:
+            return _is_given(only)
+        case ast.BinOp(left=ast.Name(id=name), op=ast.Mult(), right=right):
+            return name in NAMED_UNITS and _is_given(right)
         case ast.BinOp(left=left, op=ast.Mult() | ast.Div(), right=ast.Name(id=name)):
             return name in NAMED_UNITS and _is_given(left)
+        case ast.BinOp(left=left, op=op, right=ast.Constant(value=neutral)) if _leaves(op, neutral):
+            return _is_given(left)
+        case ast.BinOp(left=ast.Constant(value=neutral), op=ast.Mult() | ast.Add() as op, right=right):
+            return _leaves(op, neutral) and _is_given(right)
     return False
+
+
+def _leaves(op: ast.operator, neutral: object) -> bool:
+    """Whether an operation with this number changes nothing."""
+    return neutral == (0 if isinstance(op, (ast.Add, ast.Sub)) else 1)
 
 
 class _Walker:

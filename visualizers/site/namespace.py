@@ -9,6 +9,7 @@ from typing import Any
 
 from minillm import catalog, costs
 from visualizers.site.figures import Figures
+from visualizers.site.limits import WithinLimit
 from visualizers.site.units import Dimension, parse_unit
 from visualizers.site.values import Entry, FormulaError, Function, Namespace, Value, wrap
 
@@ -40,7 +41,8 @@ def names(figures: Figures) -> Namespace:
         if inspect.isfunction(function := getattr(costs, name))
     }
     for name, entry in catalog.names().items():
-        found[name] = Entry(name, entry, catalog.DIMENSIONS)
+        target = WithinLimit(name, entry) if isinstance(entry, catalog.Model) else entry
+        found[name] = Entry(name, target, catalog.DIMENSIONS)
     found["figure"] = Function("figure", lambda name: _figure(figures, name))
     return found
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from visualizers.site.formulas import Result
-from visualizers.site.quantities import Quantity, find
+from visualizers.site.quantities import Quantity, find, find_words
 from visualizers.site.scan import Token
 from visualizers.site.units import COUNTED_NAMES, UNCHECKED, Dimension, show_dimension, show_value
 from visualizers.site.values import Value
@@ -18,6 +18,7 @@ from visualizers.site.values import Value
 _ABOUT = re.compile(r"\b(about|around|roughly|nearly|almost|over|under)\b|[~≈]", re.IGNORECASE)
 # Half a digit, and the few last bits that a division in binary may lose.
 _HALF = 0.5 * (1 + 1e-9)
+_LARGE = 1000  # a number without a unit that is smaller may be a section, a version, a list of four things
 
 
 def disagreement(text: str, result: Result) -> str:
@@ -73,20 +74,30 @@ def _rounded_place(value: float, place: float) -> float:
 def unmarked(tokens: Iterable[Token]) -> Iterator[tuple[int, Quantity]]:
     """Quantities in the prose that carry neither a formula nor a source: (line, quantity).
 
-    Exempt: code, mathematics, headings, links and addresses, figures, HTML; numbers without a unit (section
-    numbers, versions, dates, years); names such as 8B or H100; and a round count of things ("16 tokens",
-    "2,048 requests": at most two digits that are not zero, or a power of two), which sets up an example.
+    Exempt: code, mathematics, headings, links and addresses, figures, HTML; small numbers without a unit (section
+    numbers, versions) and years; names such as 8B or H100; and a round count of things ("16 tokens",
+    "2,048 requests": at most two digits that are not zero, or a power of two), which sets up an example. Counts of
+    a model's layers, heads and parameters are facts, and want a mark however round they are. Numbers in words
+    ("three times as fast") count as in digits.
     """
     for token in tokens:
         if token.kind != "text" or token.heading:
             continue
-        for quantity in find(token.raw):
-            if quantity.unit not in UNCHECKED and not _sets_up(quantity):
+        for quantity in sorted([*find(token.raw), *find_words(token.raw)], key=lambda q: q.start):
+            if not _is_exempt(quantity):
                 yield token.line + token.raw.count("\n", 0, quantity.start), quantity
 
 
-def _sets_up(quantity: Quantity) -> bool:
-    return quantity.unit in COUNTED_NAMES and all(
-        value == int(value) and (len(f"{int(value)}".rstrip("0")) <= 2 or int(value).bit_count() == 1)
-        for value in quantity.values
-    )
+def _is_exempt(quantity: Quantity) -> bool:
+    if quantity.unit in COUNTED_NAMES:
+        return all(_is_round(value) for value in quantity.values)
+    if quantity.unit:
+        return quantity.unit in UNCHECKED
+    # Without a unit: what has this many digits is a result or a fact, a year alone excepted.
+    is_year = re.fullmatch(r"(19|20)\d\d(?:-\d\d?)?", quantity.text.strip()) is not None
+    return is_year or all(abs(value) < _LARGE or _is_round(value) for value in quantity.values)
+
+
+def _is_round(value: float) -> bool:
+    """Set up by somebody: at most two digits that are not zero, or a power of two."""
+    return value == int(value) and (len(f"{int(abs(value))}".rstrip("0")) <= 2 or int(abs(value)).bit_count() == 1)

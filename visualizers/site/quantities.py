@@ -62,6 +62,34 @@ def find(text: str) -> Iterator[Quantity]:
         )
 
 
+_WORDS = ("two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
+_WORD_VALUES = {word: float(number) for number, word in enumerate(_WORDS, start=2)} | {
+    "a hundred": 100.0,
+    "a thousand": 1000.0,
+    "half": 0.5,
+    "twice": 2.0,
+}
+# Counts of things in words ("two requests") set up a sentence; sizes, times and ratios in words are results.
+_MEASURED = "|".join(
+    sorted((re.escape(n) for n, u in UNITS.items() if (u.dimension or n == "times" or n == "percent") and len(n) > 1),
+           key=len, reverse=True)
+)  # fmt: skip
+_IN_WORDS = re.compile(
+    rf"\b(?P<word>{'|'.join(_WORD_VALUES)})(?:[ -](?P<unit>{_MEASURED})\b|(?P<as>[ ]as[ ]\w+))", re.IGNORECASE
+)
+
+
+def find_words(text: str) -> Iterator[Quantity]:
+    """Sizes, times and ratios whose number is a word: ``two gigabytes``, ``three times``, ``twice as fast``."""
+    for match in _IN_WORDS.finditer(text.replace("\n", " ")):
+        word, unit = match.group("word").lower(), match.group("unit") or "times"
+        if match.group("as") and word not in ("half", "twice"):
+            continue
+        scale, dimension = parse_unit(unit)
+        value = _WORD_VALUES[word] * scale
+        yield Quantity(match.group(), (value,), (scale,), unit, dimension, match.start(), match.end())
+
+
 def _number(raw: str) -> tuple[float, float]:
     """The value and the size of one unit in its last printed digit: ``3.35`` -> (3.35, 0.01)."""
     text = raw.replace(",", "").replace("−", "-")

@@ -28,6 +28,7 @@ class Source:
     checked: datetime.date
     kind: str
     line: int
+    values: tuple[str, ...] = ()  # every number that pages cite, as they print it
 
     @property
     def short(self) -> str:
@@ -72,7 +73,7 @@ def read_bibliography(file: Path, root: Path) -> tuple[Mapping[str, Source], lis
     for key, entry in raw.items():
         line = _line_of(lines, f"{key}:")
         types = {"title": str, "authors": str, "year": int, "publisher": str, "url": str, "kind": str}
-        found = _entry_problems(entry, types | {"checked": datetime.date}, {})
+        found = _entry_problems(entry, types | {"checked": datetime.date}, {"values": list})
         if not re.fullmatch(r"[a-z0-9-]+", str(key)):
             found.append("a key has small letters, digits and hyphens only")
         if not found and entry["kind"] not in KINDS:
@@ -81,7 +82,8 @@ def read_bibliography(file: Path, root: Path) -> tuple[Mapping[str, Source], lis
             found = [f"url is {entry['url']!r}: give an https:// address"]
         problems += [Problem(shown, line, f"{key}: {message}") for message in found]
         if not found:
-            sources[str(key)] = Source(key=str(key), line=line, **entry)
+            values = tuple(str(value) for value in entry.get("values") or ())
+            sources[str(key)] = Source(**{**entry, "key": str(key), "line": line, "values": values})
     return sources, problems
 
 

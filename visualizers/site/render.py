@@ -15,7 +15,7 @@ from visualizers.site.figures import Figures
 from visualizers.site.mathml import MathError, to_mathml
 from visualizers.site.project import HOME, SITE_FILES, Page, Project, resolve_link
 from visualizers.site.reference import Source, Term
-from visualizers.site.resolve import Cited, Computed, Marks
+from visualizers.site.resolve import Assumed, Cited, Mark, Marks
 from visualizers.site.scan import Token
 from visualizers.site.terms import Linker
 from visualizers.site.text import address, attribute, content, relative
@@ -94,7 +94,7 @@ class _Renderer:
         match token.kind:
             case "text":
                 return token.raw if token.heading else self._linker(token.raw)
-            case "computed" | "cited":
+            case "computed" | "cited" | "assumed":
                 return _mark_html(self._marks[token])
             case "link" if (target := resolve_link(token.argument, self._page)) in SITE_FILES:
                 return f'<a href="{address(self._context.project.site_url + target)}">{content(token.text)}</a>'
@@ -122,13 +122,12 @@ class _Renderer:
         return f'<a class="hb-term" href="{href}" title="{attribute(term.definition)}">{words}</a>'
 
 
-def _mark_html(mark: Computed | Cited) -> str:
+def _mark_html(mark: Mark) -> str:
     text = content(mark.text).replace(" ", "&nbsp;") if len(mark.text) <= 16 else content(mark.text)
     tip = attribute(mark.explanation)
-    if isinstance(mark, Computed):
-        if mark.result.given:
-            return f'<span class="hb-num hb-given" title="{tip}">{text}</span>'
-        return f'<span class="hb-num" tabindex="0" title="{tip}">{text}</span>'
+    if not isinstance(mark, Cited):
+        kind = " hb-assumed" if isinstance(mark, Assumed) else ""
+        return f'<span class="hb-num{kind}" tabindex="0" title="{tip}">{text}</span>'
     links = ",".join(
         f'<a href="#{address(f"source-{source.key}")}" aria-label="source {position}">{position}</a>'
         for source, position in zip(mark.sources, mark.positions, strict=True)

@@ -8,11 +8,11 @@ Markdown parser, and whatever it does not know stays prose.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-Kind = Literal["text", "fence", "code", "math", "math_block", "computed", "cited", "link", "url", "html"]
+Kind = Literal["text", "fence", "code", "math", "math_block", "computed", "cited", "assumed", "link", "url", "html"]
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,7 @@ class Token:
     indent: str = ""
 
 
+_MARKS: Mapping[str, Kind] = {"=": "computed", "@": "cited", "~": "assumed"}
 _FENCE_OPEN = re.compile(r"^(?P<indent>[ \t]*)(?P<marker>`{3,}|~{3,})(?P<info>[^`\n]*)$")
 _HEADING = re.compile(r"^(#{1,6})[ \t]+\S")
 _MATH_OPEN = re.compile(r"^[ \t]*\$\$")
@@ -43,7 +44,7 @@ _INLINE = re.compile(
       (?P<escape>\\[\\`*_{}\[\]()\#+\-.!$|~<>])
     | (?P<ticks>`+)(?!`)(?P<code>.+?)(?<!`)(?P=ticks)(?!`)
     | \$(?P<math>[^\s$][^$]*?(?<![\s\\])|[^\s$])\$(?![0-9])
-    | \[(?P<marked>[^\[\]]+)\]\{(?P<sign>[=@])\s*(?P<argument>[^{}]*?)\s*\}
+    | \[(?P<marked>[^\[\]]+)\]\{(?P<sign>[=@~])\s*(?P<argument>[^{}]*?)\s*\}
     | (?P<image>!?)\[(?P<label>(?:[^\[\]]|\[[^\[\]]*\])*)\]\((?P<address>[^()\s]*(?:\([^()\s]*\)[^()\s]*)*)
         (?:\s+"[^"]*")?\)
     | <(?P<auto>https?://[^>\s]+)>
@@ -173,7 +174,7 @@ def _inline_token(match: re.Match[str], line: int, heading: int) -> Token | None
     if (mathematics := match.group("math")) is not None:
         return Token("math", raw, line, mathematics, heading=heading)
     if (marked := match.group("marked")) is not None:
-        kind: Kind = "computed" if match.group("sign") == "=" else "cited"
+        kind = _MARKS[match.group("sign")]
         return Token(kind, raw, line, _one_line(marked), _one_line(match.group("argument")), heading)
     if match.group("label") is not None:
         return Token("link", raw, line, match.group("label"), match.group("address"), heading)

@@ -38,7 +38,7 @@ def relative(target: str, page_url: str) -> str:
 def plain(markdown: str) -> str:
     """The text of inline Markdown without its signs: for headings, descriptions and alternative texts."""
     text = re.sub(r"!?\[([^\[\]]*)\]\([^()]*\)", r"\1", markdown)
-    text = re.sub(r"\[([^\[\]]+)\]\{[=@][^{}]*\}", r"\1", text)
+    text = re.sub(r"\[([^\[\]]+)\]\{[=@~][^{}]*\}", r"\1", text)
     text = re.sub(r"`+([^`]+)`+", r"\1", text)
     text = re.sub(r"(\*\*|__)(.+?)\1", r"\2", text)
     return re.sub(r"(?<!\w)([*_])(.+?)\1(?!\w)", r"\2", text).strip()

@@ -14,7 +14,7 @@ from visualizers.site.figures import Figures
 from visualizers.site.project import Page, Project, resolve_link, url_of
 from visualizers.site.reference import Source
 from visualizers.site.render import SOURCES_HEADING
-from visualizers.site.resolve import Computed, Marks
+from visualizers.site.resolve import Assumed, Cited, Marks
 from visualizers.site.scan import Token
 
 ADDRESSES = ("{x}.md", "{x}/index.md", "{x}/index.html.md")
@@ -110,7 +110,7 @@ class _Writer:
 
     def _piece(self, token: Token) -> str:
         match token.kind:
-            case "computed" | "cited":
+            case "computed" | "cited" | "assumed":
                 return self._mark(token)
             case "link":
                 return self._link(token)
@@ -124,12 +124,11 @@ class _Writer:
 
     def _mark(self, token: Token) -> str:
         mark = self._marks[token]
-        if not isinstance(mark, Computed):
+        if isinstance(mark, Cited):
             return mark.text + "".join(f"[^{self._prefix}s{position}]" for position in mark.positions)
-        if mark.result.given:
-            return mark.text
         text = " ".join(mark.explanation.split("\n"))
-        label = self._notes.setdefault(f"`{text}`", f"{self._prefix}n{len(self._notes) + 1}")
+        note = text if isinstance(mark, Assumed) else f"`{text}`"
+        label = self._notes.setdefault(note, f"{self._prefix}n{len(self._notes) + 1}")
         return f"{mark.text}[^{label}]"
 
     def _link(self, token: Token) -> str:

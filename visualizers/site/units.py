@@ -15,25 +15,12 @@ Dimension = Mapping[str, int]
 _PREFIXES = {"k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 _BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50}
 
-# Counted things that a page must compute or cite, and those that a formula may merely name.
-COUNTED = (
-    "token",
-    "sequence",
-    "request",
-    "block",
-    "page",
-    "slot",
-    "layer",
-    "head",
-    "KV head",
-    "query head",
-    "attention head",
-    "step",
-    "GPU",
-    "user",
-    "replica",
-    "parameter",
-)
+_SPELLED = {"kilo": 1e3, "mega": 1e6, "giga": 1e9, "tera": 1e12, "kibi": 2**10, "mebi": 2**20, "gibi": 2**30}
+
+# Counted things whose round counts set up an example, those that are facts of a model and always want a mark,
+# and those that a formula may merely name.
+COUNTED = ("token", "sequence", "request", "block", "page", "slot", "step", "GPU", "user", "replica")
+COUNTED_FACTS = ("layer", "head", "KV head", "query head", "attention head", "parameter")
 NAMED_ONLY = ("row", "sample", "expert", "character", "word", "message", "run", "prompt", "launch", "thread")
 
 # Days, months and years are dates and ages, not quantities of a formula.
@@ -66,11 +53,13 @@ def _build() -> dict[str, Unit]:
             units[f"{prefix}Hz"] = Unit(scale, {"s": -1})
             units[f"{prefix}W"] = Unit(scale, {"watt": 1})
     units |= {name: Unit(1.0, {"byte": 1}) for name in ("byte", "bytes")}
+    for prefix, scale in _SPELLED.items():
+        units |= {f"{prefix}byte{s}": Unit(scale, {"byte": 1}) for s in ("", "s")}
     units |= {name: Unit(1.0, {"bit": 1}) for name in ("bit", "bits")}
     units |= {"W": Unit(1.0, {"watt": 1}), "watt": Unit(1.0, {"watt": 1}), "watts": Unit(1.0, {"watt": 1})}
     units |= {"Hz": Unit(1.0, {"s": -1}), "J": Unit(1.0, {"watt": 1, "s": 1})}
     units |= {name: Unit(scale, {"s": 1}) for name, scale in _TIMES.items()}
-    units |= {f"{name}{s}": Unit(1.0, {}) for name in COUNTED + NAMED_ONLY for s in ("", "s")}
+    units |= {f"{name}{s}": Unit(1.0, {}) for name in COUNTED + COUNTED_FACTS + NAMED_ONLY for s in ("", "s")}
     units |= {name: Unit(1.0, {}) for name in ("tok", "req", "params")}
     units |= {"%": Unit(0.01, {}), "percent": Unit(0.01, {}), "per cent": Unit(0.01, {})}
     units |= {name: Unit(1.0, {}) for name in ("x", "×", "times", "-fold", "fold")}
@@ -82,6 +71,9 @@ def _build() -> dict[str, Unit]:
 UNITS: Mapping[str, Unit] = _build()
 
 COUNTED_NAMES = frozenset(f"{name}{s}" for name in COUNTED for s in ("", "s"))
+
+# How much more one thing is than another: always the result of something.
+RATIOS = frozenset({"x", "×", "times", "-fold", "fold"})
 
 # A number with one of these needs no mark.
 UNCHECKED = frozenset({"", "thousand", "million", "billion"} | {f"{n}{s}" for n in NAMED_ONLY for s in ("", "s")})
