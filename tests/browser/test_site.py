@@ -11,9 +11,13 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from browser_page import served, watched
 from playwright.sync_api import Browser, Page
+from search_queries import QUERIES, right
 
 from visualizers import registry
+from visualizers.levels.computed import ComputedFigures
 from visualizers.site.build import Builder
+from visualizers.site.project import load
+from visualizers.site.searching import Index
 
 pytestmark = pytest.mark.browser
 
@@ -116,6 +120,48 @@ def test_a_figure_moves_by_keyboard_and_agrees_with_its_twin(browser: Browser, a
     page.wait_for_function(moved, arg=[figure.element_handle(), before])
     page.wait_for_function("location.search.length > 1")
     context.close()
+
+
+def test_each_query_leads_to_the_right_page_first(browser: Browser, address: str) -> None:
+    page = browser.new_page()
+    page.goto(address)
+    box = page.locator(".md-search__input")
+    box.click()
+    wrong = {}
+    for query in QUERIES:
+        # The theme answers queries in their order: an answer to this one comes after that to nothing.
+        for text in ("", query):
+            box.fill(text)
+            box.press("End")
+            page.wait_for_function(
+                "some => Boolean(document.querySelector('.md-search-result__link')) === some", arg=bool(text)
+            )
+        href = page.locator(".md-search-result__link").first.get_attribute("href") or ""
+        found = re.sub(r"\?h=[^#]*", "", href.removeprefix(address))
+        if not right(query, found):
+            wrong[query] = found
+    assert wrong == {}
+    page.context.close()
+
+
+def test_the_page_reads_queries_as_the_server_does(browser: Browser, address: str) -> None:
+    page = browser.new_page()
+    page.goto(address)
+    index = Index(load(ROOT), ComputedFigures())
+    queries = [*QUERIES, "preem", '"block table"', "c", "", "what is", "-x", "AT&T <b>", "blocks' tables"]
+    found = page.evaluate(
+        """async ([script, queries]) => {
+            const [code, index] = await Promise.all([
+                fetch(script).then((r) => r.text()), fetch("search/search_index.json").then((r) => r.json()),
+            ]);
+            const self = {};
+            new Function("self", code)(self);
+            return queries.map((query) => self.hbQuery(query, index.config, index.docs));
+        }""",
+        ["assets/js/search.js", queries],
+    )
+    assert dict(zip(queries, found, strict=True)) == {query: index.words.query(query) for query in queries}
+    page.context.close()
 
 
 def _source(page: str) -> str:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import posixpath
 import re
-from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pytest
 from small_book import Article
 
+from visualizers.site import postprocess
+from visualizers.site.errors import SiteError
 from visualizers.site.files import files_below
 
 PAGES = ["", "basics/cache/", "serving/paging/", "reference/map/", "reference/glossary/", "reference/sources/"]
@@ -138,6 +140,22 @@ def test_glossary_and_sources_name_the_pages(built: Any) -> None:
 
 
 def test_the_search_knows_the_text_but_not_the_figures(built: Any) -> None:
-    index = Path(built.out / "search" / "search_index.json").read_text(encoding="utf-8")
-    assert "A block table" in re.sub("<[^>]*>", "", index.replace('\\"', '"'))
-    assert "clipPath" not in index
+    index = json.loads((built.out / "search" / "search_index.json").read_text(encoding="utf-8"))
+    docs = {doc["location"]: doc for doc in index["docs"]}
+    assert "A block table" in " ".join(doc["text"] for doc in docs.values())
+    assert "clipPath" not in str(docs)
+    term = docs["reference/glossary/#block-table"]
+    assert term["alone"]  # a result of its own, not a line of the glossary's
+    assert term["title"] == "block table"
+    for location in docs:
+        path, _, anchor = location.partition("#")
+        assert not anchor or anchor in Article(built.html(path.rstrip("/") or ".")).ids, location
+
+
+def test_the_worker_reads_a_query_in_the_books_words(built: Any) -> None:
+    (file,) = (built.out / "assets/javascripts/workers").glob("search.*.min.js")
+    code = file.read_text(encoding="utf-8")
+    assert code.startswith("// How the page's search reads a query")
+    assert "self.hbQuery(e,...this.book)" in code
+    with pytest.raises(SiteError, match="the theme's script has changed"):
+        postprocess.search_worker("another script", "")

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from visualizers import palette
-from visualizers.site import bookmap, generated, generators, hosting, llms, postprocess, twins
+from visualizers.site import bookmap, generated, generators, hosting, llms, postprocess, searching, twins
 from visualizers.site.errors import PageError, Problem
 from visualizers.site.figures import Figures
 from visualizers.site.files import files_below, is_built, locked, note_files, place, place_tree, swapped, write
@@ -30,6 +30,7 @@ from visualizers.site.twins import NotebookUrl
 from visualizers.site.values import Namespace
 
 PALETTE = "assets/css/palette.css"
+SEARCH_INDEX = "search/search_index.json"
 
 TOLD_S = 0.5  # a figure that took longer is told of
 
@@ -161,18 +162,15 @@ class Builder:
         """
         last = self._last
         content = self._compose(self._notebooks)
-        gone = not is_built(out) or not self._search_file.is_file()
-        if last is None or gone or content.frame != last.frame or self.generator.name != "mkdocs":
+        if last is None or not is_built(out) or content.frame != last.frame or self.generator.name != "mkdocs":
             self.build(out, self._notebooks)
             return tuple(facts.url for facts in content.facts.values())
         changed = [path for path, document in content.documents.items() if document != last.documents[path]]
         changed += [p for p, f in content.facts.items() if f != last.facts[p] and p not in changed]
         if changed:
             with self._lock():
-                before = self._search_index()
                 self._generate(content, partial=True)
-                self._merge_search_index(before, [content.facts[path].url for path in changed])
-                self._finish(content, out, [_html_of(path, content) for path in changed] + ["search/search_index.json"])
+                self._finish(content, out, [_html_of(path, content) for path in changed])
         self._write_assets(content, out)
         self._write_texts(content, out)
         note_files(out, [f"assets/{file}" for file in files_below(content.project.handbook / "assets")])
@@ -212,7 +210,8 @@ class Builder:
 
     def _raw_files(self) -> list[str]:
         # A site map's compressed copy carries its date, so that no two builds would be equal.
-        return [file for file in files_below(self._raw) if file != "sitemap.xml.gz"]
+        # The search reads the index that is made from the sources.
+        return [file for file in files_below(self._raw) if file not in ("sitemap.xml.gz", SEARCH_INDEX)]
 
     def _generate(self, content: Content, *, partial: bool) -> None:
         wanted = {*content.documents, PALETTE}
@@ -244,6 +243,9 @@ class Builder:
                 write(out / file, postprocess.not_found(html, content.project))
             elif file.startswith("assets/javascripts/bundle.") and file.endswith(".js"):
                 write(out / file, postprocess.script(raw.read_text(encoding="utf-8")))
+            elif file.startswith("assets/javascripts/workers/search.") and file.endswith(".js"):
+                query = (content.project.handbook / "assets" / "js" / "search.js").read_text(encoding="utf-8")
+                write(out / file, postprocess.search_worker(raw.read_text(encoding="utf-8"), query))
             elif (out / file).exists():
                 write(out / file, raw.read_bytes())
             else:
@@ -253,6 +255,8 @@ class Builder:
         for path, text in content.twins.items():
             for address in twins.addresses(content.facts[path].url):
                 write(out / address, text)
+        index = searching.Index(content.project, self.figures).record
+        write(out / SEARCH_INDEX, json.dumps(index, ensure_ascii=False, separators=(",", ":")))
         write(out / hosting.HTACCESS, hosting.htaccess(content.project.site_url))
         write(out / "llms.txt", llms.index(content.project, content.generated))
         for file, text in llms.bundles(content.project, content.twins).items():
@@ -268,31 +272,6 @@ class Builder:
         assets = content.project.handbook / "assets"
         for file in files_below(assets):
             write(out / "assets" / file, (assets / file).read_bytes())
-
-    @property
-    def _search_file(self) -> Path:
-        return self._raw / "search" / "search_index.json"
-
-    def _search_index(self) -> list[dict[str, str]]:
-        return list(json.loads(self._search_file.read_text(encoding="utf-8"))["docs"])
-
-    def _merge_search_index(self, before: list[dict[str, str]], changed: list[str]) -> None:
-        """A partial run indexes only what it rendered: the other pages' entries are put back in their places."""
-        file = self._search_file
-        index = json.loads(file.read_text(encoding="utf-8"))
-        fresh: dict[str, list[dict[str, str]]] = {}
-        for entry in index["docs"]:
-            fresh.setdefault(entry["location"].partition("#")[0], []).append(entry)
-        merged: list[dict[str, str]] = []
-        for entry in before:
-            url = entry["location"].partition("#")[0]
-            if url not in changed:
-                merged.append(entry)
-            elif url in fresh:
-                merged += fresh.pop(url)
-        # Pages that were rendered anew without a change have their entries already.
-        index["docs"] = merged + [entry for url in changed for entry in fresh.get(url, ())]
-        file.write_text(json.dumps(index, ensure_ascii=False, separators=(",", ":")), encoding="utf-8")
 
 
 def vega_script(cache: Path) -> str:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
 from visualizers.site import twins
+from visualizers.site.errors import SiteError
 from visualizers.site.project import HOME, Project
 from visualizers.site.text import relative
 
@@ -115,6 +117,37 @@ def not_found(html: str, project: Project) -> str:
     return _TITLE.sub(lambda _: f"<title>Not found · {escape(project.name)}</title>", _DROPPED.sub("", html), count=1)
 
 
+# The theme takes every alternate version of a page for a translation with a site map, and shows the text of a result
+# only where its address has no anchor.
+_SCRIPT_MENDED = (
+    ('"link[rel=alternate]"', '"link[rel=alternate][hreflang]"'),
+    ("oo(i,2|+(!n&&s===0))", "oo(i,2|+(n<1&&s===0))"),
+)
+
+
 def script(code: str) -> str:
-    """The theme's script, mended: it takes every alternate version of a page for a translation with a site map."""
-    return code.replace('"link[rel=alternate]"', '"link[rel=alternate][hreflang]"')
+    """The theme's script, mended."""
+    return _mended(code, _SCRIPT_MENDED)
+
+
+# What the theme's search lacks: results that stand alone on a page of many, and the query read in the book's words.
+# Where it names a topic, the topic decides the order, and no word that the best page lacks is told to be missing.
+_SEARCH_MENDED = (
+    ("r.parent=i", "r.alone||(r.parent=i)"),
+    ("constructor({config:e,docs:r,options:n}){", "constructor({config:e,docs:r,options:n}){this.book=[e,r];"),
+    ("search(e){if(e=", "search(e){e=self.hbQuery(e,...this.book);if(e="),
+    ("score:a*(1+K(g,2)),terms:f", "score:a*(e.includes('_q^')?1:1+K(g,2)),terms:e.includes('_q^')?{}:f"),
+)
+
+
+def search_worker(code: str, query: str) -> str:
+    """The theme's search worker with ``query``, the script that reads a query, before it."""
+    return f"{query}\n{_mended(code, _SEARCH_MENDED)}"
+
+
+def _mended(code: str, pairs: Sequence[tuple[str, str]]) -> str:
+    for theirs, ours in pairs:
+        if code.count(theirs) != 1:
+            raise SiteError(f"the theme's script has changed: {theirs!r} stands there {code.count(theirs)} times")
+        code = code.replace(theirs, ours)
+    return code

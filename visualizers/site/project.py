@@ -16,7 +16,7 @@ from typing import Any
 from visualizers.site import frontmatter, yaml_text
 from visualizers.site.errors import PageError, Problem, SiteError, shown_path
 from visualizers.site.frontmatter import FrontMatter
-from visualizers.site.reference import Source, Term, read_bibliography, read_glossary
+from visualizers.site.reference import SearchWords, Source, Term, read_bibliography, read_glossary, read_search_words
 from visualizers.site.scan import Token, tokens
 
 HOME = "index.md"
@@ -85,6 +85,7 @@ class Project:
     pages: tuple[Page, ...]  # in the order of the navigation, home page first
     bibliography: Mapping[str, Source]
     glossary: tuple[Term, ...]
+    search_words: SearchWords
     problems: tuple[Problem, ...] = field(default=())
 
     @cached_property
@@ -154,12 +155,15 @@ def load(root: Path, *, site_url: str | None = None, strict: bool = True) -> Pro
             if page is not None:
                 pages.append(page)
     problems += _outside_navigation(root, parts)
+    stems, terms = [Path(page.path).stem for page in pages if page.path != HOME], [term.term for term in glossary]
+    search_words, found = read_search_words(root / "handbook" / "search.yml", root, stems, terms)
+    problems += found
     if strict and problems:
         raise PageError(problems)
     url = (site_url or config["site_url"]).rstrip("/") + "/"
     if not re.fullmatch(r"https?://[^\s\"'<>?#\\]+", url):
         raise SiteError(f"{url!r} is no address of a site: give one that begins with https:// or http://")
-    return Project(root, config, url, parts, tuple(pages), bibliography, glossary, tuple(problems))
+    return Project(root, config, url, parts, tuple(pages), bibliography, glossary, search_words, tuple(problems))
 
 
 def _configuration(file: Path) -> Mapping[str, Any]:

@@ -1,10 +1,10 @@
-"""The two reference files of the book: the bibliography by key, and the glossary with its forms."""
+"""The reference files of the book: bibliography by key, glossary with its forms, words that readers search by."""
 
 from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,6 +59,43 @@ class Term:
     @property
     def anchor(self) -> str:
         return re.sub(r"[^a-z0-9]+", "-", self.term.lower()).strip("-")
+
+
+@dataclass(frozen=True)
+class SearchWords:
+    """What readers type for a page, by its stem, and for a term, by its name, beyond what both say themselves."""
+
+    pages: Mapping[str, tuple[str, ...]]
+    terms: Mapping[str, tuple[str, ...]]
+
+
+def read_search_words(
+    file: Path, root: Path, stems: Collection[str], terms: Collection[str]
+) -> tuple[SearchWords, list[Problem]]:
+    """The words of ``search.yml``, which a book need not have, and what is wrong with the file."""
+    shown = shown_path(file, root)
+    if not file.exists():
+        return SearchWords({}, {}), []
+    raw, lines, problems = _load(file, shown)
+    found: dict[str, dict[str, tuple[str, ...]]] = {"pages": {}, "terms": {}}
+    if problems:
+        return SearchWords({}, {}), problems
+    if not isinstance(raw, dict) or set(raw) - set(found):
+        return SearchWords({}, {}), [Problem(shown, 1, "is not a map with `pages` and `terms`")]
+    for kind, known in (("pages", stems), ("terms", terms)):
+        entries = raw.get(kind) or {}
+        if not isinstance(entries, dict):
+            problems.append(Problem(shown, 1, f"`{kind}` is {entries!r}: give a map of names to lists"))
+            continue
+        for name, forms in entries.items():
+            line = _line_of(lines, f"  {name}:")
+            if name not in known:
+                problems.append(Problem(shown, line, f"{name}: there is no such entry among the {kind}"))
+            elif not isinstance(forms, list) or not all(isinstance(f, str) and f.strip() for f in forms):
+                problems.append(Problem(shown, line, f"{name}: is {forms!r}: give a list of texts"))
+            else:
+                found[kind][name] = tuple(forms)
+    return SearchWords(found["pages"], found["terms"]), problems
 
 
 def read_bibliography(file: Path, root: Path) -> tuple[Mapping[str, Source], list[Problem]]:

@@ -37,8 +37,9 @@ TYPES = {
 _COMPRESSED = re.compile(r"text/|application/(json|wasm|xml|manifest)|image/svg")
 _SMALLEST = 600  # bytes; below it a packet is a packet
 _CACHE_BYTES = 64 << 20
-# Folders whose files carry a digest of their content in their address: a browser need not ask again.
-_IMMUTABLE = re.compile(r"^notebooks/(assets|packages|lockfile)/|^assets/.*\.[0-9a-f]{8,}\.")
+# Folders whose files carry a digest of their content in their address: a browser need not ask again. The theme's
+# scripts are mended after they have their names.
+_IMMUTABLE = re.compile(r"^notebooks/(assets|packages|lockfile)/|^assets/(?!javascripts/).*\.[0-9a-f]{8,}\.")
 
 
 class Site:
