@@ -241,15 +241,20 @@ class Builder:
             elif file == "404.html":
                 html = raw.read_text(encoding="utf-8")
                 write(out / file, postprocess.not_found(html, content.project))
-            elif file.startswith("assets/javascripts/bundle.") and file.endswith(".js"):
+            elif self._mended(file, "bundle"):
                 write(out / file, postprocess.script(raw.read_text(encoding="utf-8")))
-            elif file.startswith("assets/javascripts/workers/search.") and file.endswith(".js"):
+            elif self._mended(file, "workers/search"):
                 query = (content.project.handbook / "assets" / "js" / "search.js").read_text(encoding="utf-8")
                 write(out / file, postprocess.search_worker(raw.read_text(encoding="utf-8"), query))
             elif (out / file).exists():
                 write(out / file, raw.read_bytes())
             else:
                 place(raw, out / file)
+
+    def _mended(self, file: str, script: str) -> bool:
+        """Whether ``file`` is that script of the theme that we know; another generator has its own."""
+        known = file.startswith(f"assets/javascripts/{script}.") and file.endswith(".js")
+        return known and self.generator.name == "mkdocs"
 
     def _write_texts(self, content: Content, out: Path) -> None:
         for path, text in content.twins.items():
