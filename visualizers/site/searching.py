@@ -94,11 +94,11 @@ def _page(page: Page, project: Project, figures: Figures) -> Iterator[Document]:
     seen: set[str] = set()
     for _, block in blocks.figures(page.tokens):
         told = figures.markdown(block.name, block.state, "").split("\n\n")
-        anchor = re.search(r'<hb-[a-z]+ id="([^"]+)"', figures.html(block.name, block.state, ""))
-        if anchor and block.name not in seen and page.path != HOME:
+        place = re.search(r'<hb-[a-z]+ id="([^"]+)"', figures.html(block.name, block.state, ""))
+        if place and block.name not in seen and page.path != HOME:
             seen.add(block.name)
             title = told[0].removeprefix("### ").strip()
-            yield Document(f"{page.url}#{anchor[1]}", title, told[1], parent=page.url)
+            yield Document(f"{page.url}#{place[1]}", title, told[1], parent=page.url)
 
 
 def _sections(page: Page) -> list[tuple[str, str]]:
