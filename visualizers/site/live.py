@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import ast
+import contextlib
+import importlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import marimo
 from marimo._server.utils import initialize_asyncio
-from starlette.responses import RedirectResponse
+from starlette.responses import RedirectResponse, Response
 from starlette.routing import Mount
-from starlette.staticfiles import StaticFiles
 from starlette.types import Receive, Scope, Send
 
+from visualizers.site import front_end
+from visualizers.site.static import TYPES
 from visualizers.site.wasm import notebooks
 
 # Seconds that a kernel outlives its frame: a reload finds it gone, a hiccup of the connection does not.
 SESSION_TTL_S = 5
+OURS = ("minillm", "visualizers")
 
 
 class Live:
@@ -24,10 +29,12 @@ class Live:
 
     def __init__(self, root: Path, prefix: str) -> None:
         initialize_asyncio()
-        self.stems = tuple(path.stem for path in notebooks(root))
+        self._notebooks = notebooks(root)
+        self.stems = tuple(path.stem for path in self._notebooks)
         self._without_slash = frozenset(f"{prefix}{stem}" for stem in self.stems)
         self._static_prefix = f"{prefix}_static"
-        self._static = StaticFiles(directory=Path(marimo.__file__).parent / "_static")
+        self._static = MarimoFiles()
+        self.front = self._static.front
         builder = marimo.create_asgi_app(
             quiet=True,
             include_code=True,
@@ -35,21 +42,30 @@ class Live:
             session_ttl=SESSION_TTL_S,
             # One address for all notebooks, so that a browser keeps one copy.
             asset_url=self._static_prefix,
+            html_head=front_end.head(),
         )
-        for path in notebooks(root):
+        for path in self._notebooks:
             builder = builder.with_app(path=f"{prefix}{path.stem}", root=str(path))
         self._app: Any = builder.build()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path: str = scope["path"]
         if path.startswith(f"{self._static_prefix}/"):
-            below = {**scope, "path": path.removeprefix(self._static_prefix), "root_path": ""}
-            await self._static(below, receive, send)
+            await self._static.answer(path.removeprefix(f"{self._static_prefix}/"))(scope, receive, send)
         elif scope["type"] == "http" and path in self._without_slash:
             # marimo's own redirect forgets that it stands below a path.
             await RedirectResponse(f"{path}/", 301)(scope, receive, send)
         else:
             await self._app(scope, receive, send)
+
+    def warm(self) -> None:
+        """Imports what the notebooks will: their kernels are threads of this process, and find it done.
+
+        A notebook that cannot be read or imported says so itself, when it is opened.
+        """
+        for name in sorted({name for path in self._notebooks for name in _imports(path)}):
+            with contextlib.suppress(Exception):
+                importlib.import_module(name)
 
     def sessions(self) -> int:
         """How many kernels there are now."""
@@ -64,3 +80,34 @@ class Live:
         for route in self._app.routes:
             if isinstance(route, Mount):
                 yield route.app.state.session_manager  # type: ignore[attr-defined]
+
+
+class MarimoFiles:
+    """marimo's own static files. Nothing that was not there at the start is served, whatever the path says."""
+
+    def __init__(self) -> None:
+        folder = front_end.FOLDER
+        self.front = front_end.files()
+        self._files = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
+
+    def answer(self, name: str) -> Response:
+        """The file; a browser need not ask again for one whose name carries a digest of its content."""
+        file = self._files.get(name)
+        if file is None:
+            return Response("Not found\n", 404, media_type="text/plain")
+        caching = "public, max-age=31536000, immutable" if name.startswith("assets/") else "no-cache"
+        kind = TYPES.get(file.suffix, "application/octet-stream")
+        return Response(file.read_bytes(), headers={"Cache-Control": caching, "Content-Type": kind})
+
+
+def _imports(notebook: Path) -> Iterator[str]:
+    """The modules of this project that a notebook names."""
+    try:
+        tree = ast.parse(notebook.read_text(encoding="utf-8"))
+    except (OSError, SyntaxError, ValueError):
+        return
+    for node in ast.walk(tree):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names = [node.module]
+        yield from (name for name in names if name.split(".")[0] in OURS)

@@ -45,12 +45,14 @@ def application(
     live = Live(root, f"{prefix}live/")
 
     async def status(_: Request) -> Response:
-        body = {"local": True, "notebooks": {stem: {} for stem in live.stems}}
+        body = {"local": True, "notebooks": {stem: {} for stem in live.stems}, "front": live.front}
         return JSONResponse(body, headers={"Cache-Control": "no-store"})
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        warming = asyncio.create_task(asyncio.to_thread(live.warm))
         yield
+        await warming
         await live.shutdown()
 
     async def dispatch(scope: Scope, receive: Receive, send: Send) -> None:

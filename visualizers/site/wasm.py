@@ -91,12 +91,13 @@ def export(
         "pypi_index_url": indexes.pypi,
     }
     try:
-        files = _run(order)
+        loaded = _run(order)
         status = {
             "wasm": True,
-            "files": files,
+            **loaded,
             "models": _place_models(root, staging),
             "notebooks": {path.stem: {"models": models_of(path)} for path in found},
+            "edit": True,
         }
         write(staging / STATUS, json.dumps(status))
         write(staging / DIGEST, digest)
@@ -147,8 +148,8 @@ class _BundleError(Exception):
     """The indexes answered, yet the browser's Python could not be put together from them."""
 
 
-def _run(order: Mapping[str, object]) -> list[tuple[str, int]]:
-    """Runs the child, which finds ``uv`` beside this interpreter; returns what a page loads, with sizes."""
+def _run(order: Mapping[str, object]) -> dict[str, object]:
+    """Runs the child, which finds ``uv`` beside this interpreter; returns what a page loads (``wasm_bundle.run``)."""
     bin_folder = str(Path(sys.executable).parent)
     environment = {**os.environ, "PATH": os.pathsep.join([bin_folder, os.environ.get("PATH", "")])}
     command = [sys.executable, "-m", "visualizers.site.wasm_bundle"]
@@ -168,8 +169,8 @@ def _run(order: Mapping[str, object]) -> list[tuple[str, int]]:
         raise _BundleError(done.stderr.strip().splitlines()[-1])
     if done.returncode:
         raise SiteError(f"the export of the notebooks failed: {done.stderr.strip()[-1500:]}")
-    files: list[tuple[str, int]] = json.loads(done.stdout.splitlines()[-1])
-    return files
+    loaded: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
+    return loaded
 
 
 def models_of(notebook: Path) -> list[str]:
@@ -208,7 +209,7 @@ def _runtime_key(requirements: list[str], indexes: Indexes) -> str:
 def _digest(root: Path, found: list[Path], wheel: Path, indexes: Indexes) -> str:
     """Changes whenever the exported folder would."""
     parts = [_runtime_key(browser_wheel.requirements(wheel), indexes).encode(), wheel.read_bytes()]
-    parts += [Path(__file__).read_bytes()]
+    parts += [Path(__file__).with_name(name).read_bytes() for name in ("wasm.py", "front_end.py", "live_head.js")]
     for path in [*found, *(file for files in browser_wheel.weights(root).values() for file in files)]:
         parts += [path.name.encode(), path.read_bytes()]
     return hashlib.sha256(b"\0".join(parts)).hexdigest()

@@ -31,7 +31,7 @@ from marimo._export.requests import WASMExportRequest
 from marimo._schemas.export_options import WASMExportOptions, WASMMode, WASMRuntimeConfig
 from playwright.async_api import BrowserType, async_playwright
 
-from visualizers.site import browser
+from visualizers.site import browser, front_end
 from visualizers.site.browser_wheel import DISTRIBUTION, IMPORTS
 from visualizers.site.wasm import BUNDLE_FAILED
 from visualizers.site.wasm_compile import Job, compile_archives, slim
@@ -42,6 +42,12 @@ ALWAYS = ("micropip", "msgspec", "marimo-base", "markdown", "pymdown-extensions"
 WITH_NOTEBOOK = ("docutils", "pygments", "jedi", "pyodide-http", DISTRIBUTION)
 # marimo's own marks, an instruction file for coding agents, and pictures for a lost server.
 UNWANTED = ("CLAUDE.md", "*.png", "manifest.json", "site.webmanifest", "index.html")
+
+# The name is told once the lock is held, or the page would get it first.
+_HOLD = """
+{const hbLock = `hb-python-${crypto.randomUUID?.()}`;
+self.navigator.locks?.request(hbLock, () => (self.postMessage({hbLock}), new Promise(() => {})));}
+"""
 
 
 @dataclass(frozen=True)
@@ -196,7 +202,7 @@ def page(notebook: Path, mode: WASMMode, runtime: WASMRuntimeConfig, available: 
             options=WASMExportOptions(mode=mode, show_code=False, runtime=runtime),
         )
     )
-    return _without_marks(html)
+    return _without_marks(html).replace("<head>", f"<head>{front_end.head()}", 1)
 
 
 def _without_marks(html: str) -> str:
@@ -206,8 +212,15 @@ def _without_marks(html: str) -> str:
     return re.sub(r'<link rel="preload"[^>]*as="image"[^>]*>\s*', "", html)
 
 
-async def run(order: Order) -> list[tuple[str, int]]:
-    """Fills ``order.out`` and returns what a page of it loads."""
+def hold_locks(out: Path) -> None:
+    """Each worker that runs Python holds a lock and tells its name: the browser lets go of it when the worker ends."""
+    for worker in out.glob("assets/worker-*.js"):
+        with worker.open("a", encoding="utf-8") as file:
+            file.write(_HOLD)
+
+
+async def run(order: Order) -> dict[str, object]:
+    """Fills ``order.out`` and returns what a page of it loads: ``files`` of Python, ``front`` end."""
     out = Path(order.out)
     _use(order.chromium)
     try:
@@ -219,6 +232,8 @@ async def run(order: Order) -> list[tuple[str, int]]:
     lock = json.loads((Path(order.runtime) / "lock.json").read_text())
     await add_own_wheel(order, lock, out)
     Exporter().export_assets(out)
+    front = [name for name in front_end.files() if (out / name).is_file()]
+    hold_locks(out)
     for pattern in UNWANTED:
         for file in out.glob(pattern):
             file.unlink()
@@ -231,7 +246,7 @@ async def run(order: Order) -> list[tuple[str, int]]:
     for notebook in map(Path, order.notebooks):
         (out / f"{notebook.stem}.html").write_text(page(notebook, "run", config, available), encoding="utf-8")
         (out / f"{notebook.stem}.edit.html").write_text(page(notebook, "edit", config, available), encoding="utf-8")
-    return loaded_files(lock, out)
+    return {"files": loaded_files(lock, out), "front": front}
 
 
 if __name__ == "__main__":

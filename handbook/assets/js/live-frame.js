@@ -1,194 +1,221 @@
 /**
  * One notebook in a frame: what it is loading and how far it is, then the notebook at its own height, in the
- * page's theme. Until the kernel answers the frame takes no input, so that nothing moved in it is lost.
+ * page's look. It may be started unseen, before the reader asks; until the kernel answers the frame takes no
+ * input, so that nothing moved in it is lost. A kernel that is lost is told, and its last picture stays.
  */
 
+import { fetchRuntime, runtimeFiles } from "./live-ahead.js";
+import { dress, fit, paint } from "./live-look.js";
+import { Panel } from "./live-panel.js";
+import { LONGEST, keepRecipe, recipeFor } from "./live-recipe.js";
+
 const SLOW_MS = 90_000;
-const LOOK_MS = 150;
+const LOOK_MS = 100;
 const LOOK_AGAIN_MS = 500;
 const MEGABYTE = 1e6;
 const SHORT_PX = 300; // a notebook whose figure is not there yet
 
-const FRAME_STYLE = `
-  html, body, #root, #App { background: transparent !important; min-height: 0 !important; height: auto !important; }
-  .marimo-cell, .output-area { background: transparent !important; }
-  #App { min-height: 0 !important; height: auto !important; overflow: visible !important; padding: 0 !important; }
-  #App > div { padding: 4px 12px 12px !important; }
-  #App > div > div { padding-bottom: 0 !important; }
-  [data-testid="watermark"] { position: static !important; width: fit-content; margin-left: auto; }
-`;
-
-const PANEL = `
-  <div class="hbl-bar">
-    <span class="hbl-status" role="status"></span>
-    <progress class="hbl-progress" max="1" aria-label="Loaded"></progress>
-    <button type="button" class="hbl-again" hidden>Start again with the figure's values</button>
-    <a class="hbl-edit" target="_blank" rel="noopener" hidden>Edit the notebook</a>
-    <button type="button" class="hbl-close">Close</button>
-  </div>
-  <p class="hbl-problem" role="alert" hidden></p>`;
-
 export class Frame {
-  stem = "";
-  #slot;
-  #figure;
+  host;
+  inputs; // those that the notebook was opened with
   #base;
-  #inputs; // those that the notebook was opened with
   #now; // those of the figure
-  #can;
+  #can = null;
   #panel;
   #iframe = null;
+  #began = 0;
+  #stage = "";
   #ready = false;
+  #lost = false;
+  #editing = "";
   #seen = false;
   #scroll = 0;
   #stop = new AbortController();
   #watch = 0;
   #observer = null;
   #observed = null;
-  #theme = null;
+  #theme = new MutationObserver(() => paint(this.#iframe?.contentDocument));
 
-  constructor(slot, figure, base, { inputs }, onClose) {
-    this.#slot = slot;
-    this.#figure = figure;
+  /** Unseen until `show`. `host` is {element, slot, stem, title, button}; `onClose` is the reader's wish to close. */
+  constructor(host, inputs, base, onClose) {
+    this.host = host;
     this.#base = base;
-    this.#inputs = this.#now = inputs;
-    this.#panel = document.createElement("div");
-    this.#panel.className = "hbl";
-    this.#panel.innerHTML = PANEL;
-    const { signal } = this.#stop;
-    this.#part("close").addEventListener("click", () => {
+    this.inputs = this.#now = inputs;
+    this.#panel = new Panel();
+    this.#panel.mark("waits", true);
+    const on = (name, action) => this.#panel.part(name).addEventListener("click", action, { signal: this.#stop.signal });
+    on("close", () => {
       onClose();
-      this.#figure.querySelector("[data-run]")?.focus();
-    }, { signal });
-    this.#part("again").addEventListener("click", () => this.restart(), { signal });
-    slot.replaceChildren(this.#panel);
-    this.#say("Looking for the notebook");
-    this.#panel.scrollIntoView({ block: "nearest" });
-    this.#scroll = scrollY;
+      host.button?.focus();
+    });
+    on("again", () => this.restart());
+    on("edit", () => this.#turn());
+    on("reset", () => this.#restore());
+    addEventListener("message", (event) => this.#hear(event), { signal: this.#stop.signal });
+    host.slot.replaceChildren(this.#panel.element);
+    this.#theme.observe(document.body, { attributes: true, attributeFilter: ["data-md-color-scheme"] });
+    this.#panel.say("Looking for the notebook");
   }
 
   get isOnPage() {
-    return this.#slot.isConnected;
+    return this.host.slot.isConnected;
   }
 
-  belongsTo(element) {
-    return element === this.#figure;
+  get started() {
+    return this.#can !== null;
+  }
+
+  /** Brings the panel into sight. */
+  show() {
+    this.#panel.mark("waits", false);
+    this.host.element.dataset.live = "";
+    this.#panel.element.scrollIntoView({ block: "nearest" });
+    this.#scroll = scrollY;
+    this.#began = performance.now();
+    if (this.#observed) this.#fit(this.#observed);
   }
 
   /** Says why there is nothing to run. */
   explain(reason) {
-    this.#part("progress").hidden = true;
-    this.#say(reason);
+    this.#panel.over(reason);
   }
 
-  /** Opens the notebook: `can` is the site's live.json. */
-  open(can, stem) {
+  /** Starts the notebook: `can` is the site's live.json. */
+  start(can) {
     this.#can = can;
-    this.stem = stem;
-    const edit = this.#part("edit");
-    if (can.wasm) {
-      edit.href = new URL(`notebooks/${stem}.edit.html?${this.#query()}`, this.#base);
-      edit.hidden = false;
-    }
-    this.#start();
-    if (can.wasm) this.#fetchAhead(stem);
-    else this.#progress(null, "Starting a kernel on this machine");
+    this.#open();
+    if (can.wasm) this.#fetchAhead();
   }
 
   /** The figure was moved. Its notebook has controls of its own, so it is not moved under the reader's hand. */
   moved(inputs) {
     this.#now = inputs;
-    this.#part("again").hidden = !this.stem || JSON.stringify(inputs) === JSON.stringify(this.#inputs);
+    this.#offer();
   }
 
   restart() {
-    this.#inputs = this.#now;
-    this.#part("again").hidden = true;
-    this.#part("problem").hidden = true;
-    this.#remove();
-    this.#start();
-    this.#progress(null, "Starting the notebook again");
+    this.inputs = this.#now;
+    this.#open();
   }
 
   close() {
     this.#stop.abort();
     this.#remove();
-    this.#panel.remove();
-  }
-
-  #part(name) {
-    return this.#panel.querySelector(`.hbl-${name}`);
+    this.#theme.disconnect();
+    this.#panel.element.remove();
+    delete this.host.element.dataset.live;
   }
 
   #query() {
-    const query = new URLSearchParams(Object.entries(this.#inputs).map(([name, value]) => [name, String(value)]));
-    query.set("framed", String(Math.max(280, this.#slot.clientWidth - 32)));
+    const query = new URLSearchParams(Object.entries(this.inputs).map(([name, value]) => [name, String(value)]));
+    query.set("framed", String(Math.max(280, this.host.slot.clientWidth - 32)));
+    const recipe = recipeFor(this.host.stem);
+    if (recipe !== null) query.set("desk", recipe);
     return query;
   }
 
-  #start() {
-    const page = this.#can.local ? `live/${this.stem}/` : `notebooks/${this.stem}.html`;
+  /** The notebook in a frame of its own, in place of the one before. */
+  #open() {
+    this.#remove();
+    const run = this.#can.local ? `live/${this.host.stem}/` : `notebooks/${this.host.stem}.html`;
     const iframe = document.createElement("iframe");
     iframe.className = "hbl-frame";
-    iframe.title = `Notebook: ${this.#figure.querySelector(".hbf-title")?.textContent ?? this.stem}`;
+    iframe.title = `Notebook: ${this.host.title}`;
     iframe.inert = true;
-    iframe.src = new URL(`${page}?${this.#query()}`, this.#base);
-    this.#ready = false;
+    iframe.src = new URL(`${this.#editing || run}?${this.#query()}`, this.#base);
     this.#iframe = iframe;
-    this.#panel.append(iframe);
-    const began = performance.now();
-    this.#watch = setInterval(() => this.#look(began), LOOK_MS);
-    this.#theme = new MutationObserver(() => this.#paint());
-    this.#theme.observe(document.body, { attributes: true, attributeFilter: ["data-md-color-scheme"] });
+    this.#ready = this.#lost = false;
+    this.#panel.mark("editing", Boolean(this.#editing));
+    this.#panel.mark("lost", false);
+    this.#panel.part("problem").hidden = true;
+    this.#panel.element.append(iframe);
+    this.#began = performance.now();
+    this.#stage = "";
+    this.#reach("page");
+    this.#watch = setInterval(() => this.#look(), LOOK_MS);
+    this.#offer();
   }
 
   #remove() {
     clearInterval(this.#watch);
     this.#observer?.disconnect();
     this.#observed = null;
-    this.#theme?.disconnect();
     this.#iframe?.remove();
     this.#iframe = null;
   }
 
-  /**
-   * Reads the same files that the frame will, so that the page knows how far it is; the browser keeps one copy.
-   * Where it has kept that of an earlier visit, reading 33 MB once more would only take time from the frame.
-   */
-  async #fetchAhead(stem) {
-    const models = this.#can.notebooks[stem].models.flatMap((name) => this.#can.models[name] ?? []);
-    const files = [...this.#can.files, ...models];
-    const total = files.reduce((sum, [, bytes]) => sum + bytes, 0);
-    let loaded = 0;
-    const shown = (bytes) => (bytes / MEGABYTE).toFixed(0);
-    const tell = () => this.#progress(loaded / total, `Loading the Python runtime: ${shown(loaded)} of ${shown(total)} MB`);
-    tell();
-    const address = ([path]) => new URL(`notebooks/${path}`, this.#base).href;
-    const read = async (file) => {
-      const response = await fetch(address(file), { signal: this.#stop.signal });
-      const reader = response.body.getReader();
-      for (let part = await reader.read(); !part.done; part = await reader.read()) {
-        loaded += part.value.length;
-        if (!this.#ready) tell();
-      }
-    };
-    // Errors are the frame's to show: it asks for the same files.
-    const [first, ...rest] = files;
-    await Promise.allSettled([read(first)]);
-    const came = performance.getEntriesByName(address(first)).at(-1);
-    const kept = came && came.transferSize < came.encodedBodySize;
-    if (!kept) await Promise.allSettled(rest.map(read));
-    if (!this.#ready && !this.#stop.signal.aborted) this.#progress(null, "Starting Python");
+  /** The buttons that make sense now. */
+  #offer() {
+    const again = this.#panel.part("again");
+    const moved = JSON.stringify(this.#now) !== JSON.stringify(this.inputs);
+    again.hidden = !this.#can || !(this.#lost || (moved && !this.#editing));
+    again.textContent = moved ? "Start again with the figure's values" : "Start again";
+    const edit = this.#panel.part("edit");
+    edit.hidden = !this.#can?.edit;
+    edit.textContent = this.#editing ? "Back to the notebook" : "Edit the code";
+    this.#panel.part("reset").hidden = !(this.#editing && this.#can.local);
   }
 
-  /** Looks into the frame until the first output stands there. */
-  #look(began) {
+  /** Reads the files that the frame will, so that the page knows how far it is. */
+  async #fetchAhead() {
+    const shown = (bytes) => (bytes / MEGABYTE).toFixed(0);
+    let over = false;
+    const tell = (loaded, total) => {
+      if (over || this.#ready || this.#stage === "cells") return;
+      this.#panel.progress(loaded / total / 2, `Loading the Python runtime: ${shown(loaded)} of ${shown(total)} MB`);
+    };
+    await fetchRuntime(runtimeFiles(this.#can, this.host.stem), this.#base, this.#stop.signal, tell);
+    over = true;
+    if (this.#stage !== "cells" && !this.#stop.signal.aborted) this.#reach(this.#stage);
+  }
+
+  /** What the frame says of its kernel (`visualizers/site/live_head.js`), and what its notebook says of its recipe. */
+  #hear({ data, source, origin }) {
+    if (source !== this.#iframe?.contentWindow || origin !== location.origin) return;
+    if (data?.type === "hb-desk-recipe") {
+      const kept = keepRecipe(this.host.stem, data.value);
+      if (!kept) this.#panel.say(`This recipe is too long for the address, which takes ${LONGEST.toLocaleString("en")} characters.`);
+    }
+    if (data?.type !== "hb-kernel") return;
+    if (data.stage === "lost") this.#tellLoss();
+    else if (this.#lost) this.#found(data.stage);
+    else this.#reach(data.stage, data);
+  }
+
+  #reach(stage, counts = {}) {
+    if (this.#ready || !this.#panel.reach(this.#can.local, stage, counts)) return;
+    this.#stage = stage;
+  }
+
+  #tellLoss() {
+    this.#lost = true;
+    this.#iframe.inert = true;
+    this.#panel.mark("lost", true);
+    this.explain("The kernel has ended or cannot be reached. What stands below is its last picture.");
+    this.#offer();
+  }
+
+  /** A connection that came back, to the same kernel or to a new one. */
+  #found(stage) {
+    this.#lost = false;
+    this.#panel.mark("lost", false);
+    this.#offer();
+    if (this.#ready) this.#takeInput();
+    else this.#reach(stage);
+  }
+
+  /** Looks into the frame until the first output stands there, and after that for errors. */
+  #look() {
     const inside = this.#iframe?.contentDocument;
     const app = inside?.querySelector("#App");
-    if (inside?.body && !inside.getElementById("hbl-style")) this.#dress(inside);
-    this.#paint();
+    const late = performance.now() - this.#began > SLOW_MS;
+    if (inside?.body && inside.URL !== "about:blank" && dress(inside, this.#editing)) {
+      // Whoever moves something has read it, and may have mended it.
+      inside.addEventListener("pointerdown", () => (this.#panel.part("problem").hidden = true));
+    }
+    paint(inside);
     if (!app) {
-      if (!this.#ready && performance.now() - began > SLOW_MS) this.#late();
+      if (!this.#ready && late) this.#late();
       return;
     }
     if (this.#observed !== app) {
@@ -200,85 +227,67 @@ export class Frame {
     }
     const problem = inside.querySelector('[aria-label^="Notifications"] li');
     const answered = app.querySelector(".output-area :is(marimo-ui-element, marimo-mime-renderer, .marimo-error, span)");
-    if (problem) this.#tell(problem.innerText);
+    if (problem && !this.#lost) this.#panel.problem(problem.innerText);
     if (this.#ready) return;
     if (answered || problem) {
       this.#takeInput();
       this.#fit(app);
-      this.#say(this.#can.local ? "Running on a kernel of this machine" : "Running in this browser's Python");
-    } else if (performance.now() - began > SLOW_MS) {
+    } else if (late) {
       this.#late();
     }
-  }
-
-  /** Keeps what marimo shows for a few seconds only: its first line is a title, its last opens the traceback. */
-  #tell(notice) {
-    const [, ...lines] = notice.split("\n").filter((line) => line.trim() && !line.startsWith("View"));
-    const element = this.#part("problem");
-    const text = `The notebook raised an error: ${lines.join(" ")}`;
-    if (element.textContent !== text) element.textContent = text;
-    element.hidden = false;
   }
 
   /** From now on the frame is the reader's. It is still looked into, for errors of a later run. */
   #takeInput() {
     clearInterval(this.#watch);
-    this.#watch = setInterval(() => this.#look(0), LOOK_AGAIN_MS);
+    this.#watch = setInterval(() => this.#look(), LOOK_AGAIN_MS);
     this.#ready = true;
     this.#iframe.inert = false;
     this.#iframe.dataset.ready = "";
-    this.#part("progress").hidden = true;
+    this.#panel.over(this.#can.local ? "Running on a kernel of this machine" : "Running in this browser's Python");
   }
 
   #late() {
     this.#takeInput();
-    this.#say("The notebook has not started. The browser's console may say why; closing and running it again may help.");
-  }
-
-  #dress(inside) {
-    const style = inside.createElement("style");
-    style.id = "hbl-style";
-    style.textContent = FRAME_STYLE;
-    inside.head.append(style);
-    // Whoever moves something has read it, and may have mended it.
-    inside.addEventListener("pointerdown", () => (this.#part("problem").hidden = true));
+    this.#panel.say("The notebook has not started. The browser's console may say why; closing and running it again may help.");
   }
 
   #fit(app) {
-    if (!this.#iframe) return;
-    const height = Math.ceil(app.scrollHeight);
-    // A figure that redraws is empty for a moment: the page below must not jump.
-    const now = this.#iframe.clientHeight;
-    if (height <= now && height >= now - 160) return;
-    this.#iframe.style.height = `${height}px`;
-    if (this.#ready && !this.#seen && height > SHORT_PX) {
-      this.#seen = true;
-      // To the notebook, once, unless the reader has gone elsewhere meanwhile.
-      if (scrollY === this.#scroll) this.#panel.scrollIntoView({ block: "start" });
+    if (!this.#iframe || this.#editing) return;
+    const height = fit(this.#iframe, app);
+    if (!this.#ready || this.#seen || height <= SHORT_PX || this.#panel.has("waits")) return;
+    this.#seen = true;
+    // To the notebook, once, unless the reader has gone elsewhere meanwhile.
+    if (scrollY === this.#scroll) this.#panel.element.scrollIntoView({ block: "start" });
+  }
+
+  /** To marimo's editor in the same place, or back from it. */
+  async #turn() {
+    try {
+      this.#editing = this.#editing ? "" : await this.#editor();
+      this.#open();
+    } catch (problem) {
+      this.#panel.say(`The editor cannot be opened (${problem.message}).`);
     }
   }
 
-  /** The frame in the page's theme. */
-  #paint() {
-    const inside = this.#iframe?.contentDocument;
-    if (!inside?.body) return;
-    const dark = document.body.dataset.mdColorScheme === "slate";
-    const kind = dark ? "vscode-dark" : "vscode-light";
-    if (inside.body.dataset.vscodeThemeKind === kind) return;
-    inside.body.dataset.vscodeThemeKind = kind;
-    inside.documentElement.style.colorScheme = dark ? "dark" : "light";
+  /** The notebook as it was before the reader's changes. */
+  async #restore() {
+    try {
+      this.#editing = await this.#editor({ reset: true });
+      this.#open();
+    } catch (problem) {
+      this.#panel.say(`The changes cannot be undone (${problem.message}).`);
+    }
   }
 
-  #progress(share, text) {
-    const bar = this.#part("progress");
-    bar.hidden = false;
-    if (share === null) bar.removeAttribute("value");
-    else bar.value = share;
-    this.#say(text);
-  }
-
-  #say(text) {
-    const status = this.#part("status");
-    if (status.textContent !== text) status.textContent = text;
+  /** The editor's address. The local server tells it, with its secret, to pages of its own only. */
+  async #editor(wish = {}) {
+    if (this.#can.wasm) return `notebooks/${this.host.stem}.edit.html`;
+    const body = JSON.stringify({ notebook: this.host.stem, ...wish });
+    const headers = { "Content-Type": "application/json" };
+    const answer = await fetch(new URL("live/_edit", this.#base), { method: "POST", headers, body, cache: "no-store" });
+    if (!answer.ok) throw new Error((await answer.text()).trim());
+    return (await answer.json()).address;
   }
 }
