@@ -52,7 +52,7 @@ def test_a_notebook_moves_in_the_browsers_python(page: Page, published: str) -> 
     again = page.context.new_page()
     again.goto(published)
     ask_live(again, "kv-cache-size")
-    expect(again.locator(".hbl-status")).to_have_text("Starting Python", timeout=STARTED_MS)
+    expect(again.locator(".hbl-status")).to_contain_text("starting Python", timeout=STARTED_MS)
     read = "performance.getEntriesByType('resource').map((e) => e.name)"
     assert not [name for name in again.evaluate(read) if "/notebooks/packages/" in name]
 
