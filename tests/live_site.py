@@ -148,14 +148,14 @@ class Exported:
 
 @cache
 def exported() -> Exported:
-    """Two notebooks exported once for all tests. Skips where no index answers, which CI does not allow."""
+    """Three notebooks exported once for all tests. Skips where no index answers, which CI does not allow."""
     upstream = Indexes()
     missing = wasm.unreachable(upstream)
     if missing:
         if os.environ.get("CI") or os.environ.get("HANDBOOK_REQUIRE_WASM"):
             pytest.fail(missing)
         pytest.skip(missing)
-    root = write_project(Path(tempfile.mkdtemp(prefix="handbook-wasm-")), "kv_cache_size", "live_run")
+    root = write_project(Path(tempfile.mkdtemp(prefix="handbook-wasm-")), "kv_cache_size", "live_run", "batching")
     atexit.register(shutil.rmtree, root, ignore_errors=True)
     index = LoggingIndex(upstream)
     atexit.register(index.close)

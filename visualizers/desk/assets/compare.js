@@ -3,10 +3,12 @@
 import { escaped } from "./format.js";
 
 export class Comparison {
+  #verdict;
   #host;
   #told = "";
 
-  constructor(host) {
+  constructor(verdict, host) {
+    this.#verdict = verdict;
     this.#host = host;
   }
 
@@ -14,15 +16,24 @@ export class Comparison {
     const told = JSON.stringify(compared ?? null);
     if (told === this.#told) return;
     this.#told = told;
-    this.#host.hidden = !compared;
+    this.#verdict.hidden = this.#host.hidden = !compared;
     if (!compared) return;
+    this.#verdict.textContent = compared.sentence;
     const cell = (one, won) => `<td${won ? ' class="won"' : ""}>${escaped(one.median)}${one.spread ? `<small>${escaped(one.spread)}</small>` : ""}</td>`;
     const rows = compared.rows.map(
       (row) => `<tr><th scope="row">${escaped(row.label)}</th>${cell(row.a, row.winner === "A" && row.clear)}${cell(row.b, row.winner === "B" && row.clear)}
-        <td>${row.winner ? (row.clear === null ? "more rounds needed" : row.clear ? `${row.winner}, ${row.factor === "0" ? "" : `${row.factor} ×`}` : "within the spread") : "the same"}</td></tr>`,
+        <td>${better(row)}</td></tr>`,
     );
-    this.#host.innerHTML = `<p class="verdict" role="status">${escaped(compared.sentence)}</p>
-      <details ${compared.rounds ? "open" : ""}><summary>Medians with their spread${compared.of > 1 ? `, round ${Math.min(compared.rounds + 1, compared.of)} of ${compared.of}` : ""}</summary>
-      <div class="wide"><table><thead><tr><th scope="col">of all requests</th><th scope="col">A</th><th scope="col">B</th><th scope="col">better</th></tr></thead><tbody>${rows.join("")}</tbody></table></div></details>`;
+    const round = compared.of > 1 ? `, ${compared.rounds < compared.of ? `round ${compared.rounds + 1} of ${compared.of}` : `${compared.of} rounds`}` : "";
+    this.#host.innerHTML = `<div class="wide"><table><caption>A beside B: medians with their spread${round}</caption><thead><tr><th scope="col">of all requests</th>
+      <th scope="col">A</th><th scope="col">B</th><th scope="col">better</th></tr></thead><tbody>${rows.join("")}</tbody></table></div>`;
   }
+}
+
+/** Which side is better by a metric, and whether that is known. */
+function better({ winner, clear, factor }) {
+  if (!winner) return "the same";
+  if (clear === false) return "within the spread";
+  const times = factor === "0" ? "" : `, ${factor} ×`;
+  return `${winner}${times}${clear === null ? " so far" : ""}`;
 }

@@ -14,6 +14,7 @@ import { Plots } from "./plots.js";
 import { Run } from "./store.js";
 
 const SPAN_S = 8;
+const LEAST_S = 0.25;
 const SPANS = [0.5, 2, 8, 30, 120, 600];
 const NARROW = 620;
 const SILENT_MS = 4000;
@@ -28,8 +29,10 @@ class View {
   now = 0;
   isDirty = true;
 
-  get to() { return this.end ?? Math.max(this.now, this.span); }
-  get from() { return this.to - this.span; }
+  /** Until the window is full, it doubles with the run. */
+  get #width() { return this.end === null && this.now < this.span ? Math.min(this.span, 2 ** Math.ceil(Math.log2(Math.max(this.now, LEAST_S)))) : this.span; }
+  get to() { return this.end ?? Math.max(this.now, this.#width); }
+  get from() { return this.to - this.#width; }
   dirty() { this.isDirty = true; }
   point(time) { if (time !== this.hover) { this.hover = time; this.isDirty = true; } }
   choose(number) { if (number !== this.chosen) { this.chosen = number; this.isDirty = true; } }
@@ -65,14 +68,14 @@ class Desk {
     el.className = "hb-desk";
     el.dataset.hbDesk = "";
     el.innerHTML = `<div class="alarm" role="alert" hidden></div><div class="controls"></div><div class="notes" role="status"></div>
-      <div class="comparison" hidden></div><div class="sides"></div>
+      <p class="verdict" role="status" hidden></p><div class="sides"></div>
       <div class="bar times"><label>Look back <input type="range" data-name="back" min="0" max="1000" value="1000"></label>
         <label>Window <select data-name="span">${SPANS.map((s) => `<option value="${s}" ${s === SPAN_S ? "selected" : ""}>${s} s</option>`).join("")}</select></label>
         <button type="button" data-name="now" disabled>Now</button></div>
-      <div class="readout" aria-live="off"></div>`;
+      <div class="readout" aria-live="off"></div><div class="comparison" hidden></div>`;
     this.#look = new Look(el);
     this.#controls = new Controls(this.#part("controls"), (command) => this.#send(command), { picture: () => this.#picture() });
-    this.#comparison = new Comparison(this.#part("comparison"));
+    this.#comparison = new Comparison(this.#part("verdict"), this.#part("comparison"));
     el.state = () => this.#state();
     const { signal } = this.#stop;
     this.#listenTimes(signal);
@@ -154,8 +157,8 @@ class Desk {
       return {
         section,
         run,
+        lanes: new Lanes(section, run, this.#look, this.#view), // the thing itself first, then what is measured of it
         plots: new Plots(section, run, this.#look, this.#view, told.memory),
-        lanes: new Lanes(section, run, this.#look, this.#view),
         blocks: new Blocks(section, run, this.#look, this.#view),
       };
     });
@@ -279,7 +282,7 @@ class Desk {
     const told = this.#told;
     const changed = (run) => told.levers.filter((one) => one.name === told.lever || Object.keys(one.options)[0] !== run.setup[one.name]).map((one) => `${one.label}: ${one.options[run.setup[one.name]]}`).join(", ");
     const lines = [`${told.device} · ${told.model} · ${new Date().toISOString().slice(0, 16).replace("T", " ")} UTC`, ...this.#runs.map((run) => `${run.name}: ${changed(run)}`)];
-    const columns = this.#parts.map(({ plots, lanes, blocks, run }) => [...plots.canvases(), lanes.canvas, ...(run.mapped ? [blocks.canvas] : [])]);
+    const columns = this.#parts.map(({ plots, lanes, blocks, run }) => [lanes.canvas, ...plots.canvases(), ...(run.mapped ? [blocks.canvas] : [])]);
     picture(this.#look, told.title, lines, columns).toBlob((blob) => download(`${told.title.toLowerCase().replaceAll(" ", "-")}.png`, blob));
   }
 

@@ -16,7 +16,8 @@ export class Lanes {
   #look;
   #view;
   #lanes = [];
-  #bottom = true;
+  #follows = true; // the reader has not scrolled away
+  #followed = 0;
 
   constructor(host, run, look, view) {
     this.#run = run;
@@ -32,7 +33,7 @@ export class Lanes {
     this.#scroll = this.#host.querySelector(".lanes");
     this.#canvas = this.#host.querySelector("canvas");
     this.#scroll.addEventListener("scroll", () => {
-      this.#bottom = this.#scroll.scrollTop + this.#scroll.clientHeight > this.#scroll.scrollHeight - ROW;
+      this.#follows = Math.abs(this.#scroll.scrollTop - this.#followed) < ROW;
       view.dirty();
     });
     this.#scroll.addEventListener("pointermove", (event) => {
@@ -62,7 +63,7 @@ export class Lanes {
     const height = shown * ROW;
     if (height > this.#scroll.clientHeight || this.#lanes.length === 0) this.#scroll.style.height = `${height}px`;
     this.#host.querySelector(".tall").style.height = `${this.#lanes.length * ROW}px`;
-    if (this.#bottom) this.#scroll.scrollTop = this.#scroll.scrollHeight;
+    if (this.#follows) this.#follow();
     const tall = this.#scroll.clientHeight;
     const g = fresh(this.#canvas, width, tall);
     const top = this.#scroll.scrollTop;
@@ -106,6 +107,14 @@ export class Lanes {
       g.fillStyle = look.colour("muted");
       g.fillRect(x(at), 0, 1, tall);
     }
+  }
+
+  /** The first request that has not ended stands at the top, where there are more than fit. */
+  #follow() {
+    const open = this.#lanes.findIndex((lane) => lane.end_s === null);
+    const most = Math.max(this.#lanes.length * ROW - this.#scroll.clientHeight, 0);
+    this.#followed = open < 0 ? most : Math.min(open * ROW, most);
+    this.#scroll.scrollTop = this.#followed;
   }
 
   /** The end of what there is to read; with a step pointed at, its own tokens stand out. */

@@ -4,6 +4,8 @@ import { bytes, milliseconds } from "./format.js";
 import { percentile } from "./store.js";
 
 const LEFT = 54; // of all axes, so that one moment stands in one line
+const STALL = 6; // times the median step of its size
+const ENOUGH = 12; // steps of a size of which the median is known
 const DENSE = 600; // points that a plot draws; more are taken together
 
 export const GUTTER = LEFT;
@@ -34,9 +36,9 @@ export class Plots {
     this.#view = view;
     this.memoryName = memoryName;
     for (const [name, title] of [
+      ["batch", "Tokens of each step"],
       ["memory", "KV memory"],
       ["latency", "Latency"],
-      ["batch", "Tokens of each step"],
     ]) {
       const figure = document.createElement("figure");
       figure.className = "plot";
@@ -175,10 +177,18 @@ export class Plots {
       const next = rows[i + 1];
       if (!next || next[at.t0] - row[at.t1] > 1e-4) put(row[at.t1], 0, 0);
     });
-    const plain = rows.filter((row) => !row[at.prefill] && row[at.merged] === 1).map((row) => row[at.t1] - row[at.t0]);
-    const usual = percentile(plain, 0.5);
-    this.#spikes = plain.length < 16 ? [] : rows.filter((row) => !row[at.prefill] && row[at.merged] === 1 && row[at.t1] - row[at.t0] > 5 * usual);
+    this.#spikes = this.#stalls(rows.filter((row) => !row[at.prefill] && row[at.merged] === 1));
     return [times, all, decode];
+  }
+
+  /** Steps that took several times as long as others with about as many tokens: the machine did something else. */
+  #stalls(rows) {
+    const { at } = this.#run;
+    const size = (row) => Math.ceil(Math.log2(row[at.decode] + 1));
+    const lasted = (row) => row[at.t1] - row[at.t0];
+    const groups = Map.groupBy(rows, size);
+    const usual = new Map([...groups].filter(([, some]) => some.length >= ENOUGH).map(([key, some]) => [key, percentile(some.map(lasted), 0.5)]));
+    return rows.filter((row) => lasted(row) > STALL * (usual.get(size(row)) ?? Infinity));
   }
 
   /** Whole decades around what most points have: one stall of the machine does not decide the scale. */
@@ -203,7 +213,7 @@ export class Plots {
     g.font = `${10 * ratio}px ${this.#look.font}`;
     g.fillStyle = this.#look.colour("bandwidth");
     g.textAlign = "right";
-    const y = Math.max(u.valToPos(last, "own", true) - 4 * ratio, u.bbox.top + 10 * ratio);
+    const y = u.valToPos(last, "own", true) + 11 * ratio;
     const x = Math.min(u.valToPos(u.data[0][u.data[0].length - 1], "x", true), u.bbox.left + u.bbox.width);
     g.fillText(bytes(last), Math.max(x, u.bbox.left + 60 * ratio), y);
     g.restore();
