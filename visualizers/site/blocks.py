@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from visualizers.site.scan import Token
 
@@ -27,6 +28,32 @@ def is_figure(token: Token) -> bool:
 def is_map(token: Token) -> bool:
     """The block ``map`` stands for the map of what depends on what."""
     return token.kind == "fence" and token.argument == "map"
+
+
+def is_picture(token: Token) -> bool:
+    return token.kind == "fence" and token.argument == "picture"
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A drawing of the book: its name, and the sentence that says what it shows."""
+
+    name: str
+    caption: str
+
+    def file(self, handbook: Path) -> Path:
+        return handbook / "assets" / "pictures" / f"{self.name}.svg"
+
+
+def picture(token: Token, handbook: Path) -> Picture:
+    """The drawing that ``token`` asks for. Raises :class:`BlockError` where there is none, or no caption."""
+    lines = [line.strip() for line in token.text.split("\n") if line.strip()]
+    if len(lines) < 2:
+        raise BlockError("a picture block has the drawing's name on its first line and what it shows below")
+    found = Picture(lines[0], " ".join(lines[1:]))
+    if not found.file(handbook).is_file():
+        raise BlockError(f"there is no drawing {found.name!r} in handbook/assets/pictures")
+    return found
 
 
 def parse(token: Token, before: Sequence[FigureBlock] = ()) -> FigureBlock:

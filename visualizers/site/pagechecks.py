@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from visualizers.site import blocks
 from visualizers.site.errors import Problem
@@ -36,7 +37,7 @@ def anchors(page: Page) -> frozenset[str]:
 def check(page: Page, project: Project, figures: Figures) -> Iterator[Problem]:
     """All findings about one page but those of its marks."""
     yield from _skeleton(page)
-    yield from _figures(page, figures)
+    yield from _figures(page, figures, project.handbook)
     yield from _links(page, project)
     yield from _mathematics(page)
     for line, quantity in unmarked(page.tokens):
@@ -70,10 +71,15 @@ def _skeleton(page: Page) -> Iterator[Problem]:
         yield Problem(page.file, 0, f"has its headings in another order than {', '.join(SKELETON)}")
 
 
-def _figures(page: Page, figures: Figures) -> Iterator[Problem]:
+def _figures(page: Page, figures: Figures, handbook: Path) -> Iterator[Problem]:
     stems: list[str] = []
     seen: list[blocks.FigureBlock] = []
     for token in page.tokens:
+        if blocks.is_picture(token):
+            try:
+                blocks.picture(token, handbook)
+            except blocks.BlockError as error:
+                yield Problem(page.file, token.line, str(error))
         if not blocks.is_figure(token):
             continue
         try:

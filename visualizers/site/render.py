@@ -106,6 +106,8 @@ class _Renderer:
                 )
             case "fence" if blocks.is_figure(token):
                 return self._figure(token)
+            case "fence" if blocks.is_picture(token):
+                return self._picture(token)
             case "fence" if blocks.is_map(token):
                 return f"\n{bookmap.html(self._context.project)}\n\n"
         return token.raw
@@ -116,6 +118,15 @@ class _Renderer:
         html = self._context.figures.html(block.name, block.state, relative("", self._page.url))
         # The generators' HTML block ends at a blank line unless a block element encloses it.
         return f'\n<div class="hb-figure-slot" data-search-exclude>\n{html.strip()}\n</div>\n\n'
+
+    def _picture(self, token: Token) -> str:
+        """The drawing inline, so that it follows the theme."""
+        handbook = self._context.project.handbook
+        picture = blocks.picture(token, handbook)
+        svg = picture.file(handbook).read_text(encoding="utf-8").strip()
+        return (
+            f'\n<figure class="hb-picture">\n{svg}\n<figcaption>{content(picture.caption)}</figcaption>\n</figure>\n\n'
+        )
 
     def _term(self, term: Term, words: str) -> str:
         href = address(f"{self._context.project.site_url}reference/glossary/#{term.anchor}")

@@ -118,6 +118,8 @@ class _Writer:
                 block = blocks.parse(token)
                 url = self._project.site_url + self._page.url
                 return self._figures.markdown(block.name, block.state, url).strip("\n") + "\n"
+            case "fence" if blocks.is_picture(token):
+                return f"*Drawing: {blocks.picture(token, self._project.handbook).caption}*\n"
             case "fence" if blocks.is_map(token):
                 return bookmap.markdown(self._project)
         return token.raw
