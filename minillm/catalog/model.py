@@ -145,9 +145,9 @@ class Model:
         used = (found.matrices, found.experts) if self.geometry.experts else (found.matrices,)
         return max(accelerator.flops_for_weights(name) for name in used)
 
-    def matrix_flops(self, tokens: Any) -> Any:
-        """FLOPs of the layers' matrices for ``tokens`` tokens: no embedding, which is looked up, and no head."""
-        return flops.linear_flops(self.geometry.matmul_parameters(), tokens)
+    def matrix_flops(self, rows: Any) -> Any:
+        """FLOPs of the layers' matrices for so many rows: no embedding, which is looked up, and no head."""
+        return flops.linear_flops(self.geometry.matmul_parameters(), rows)
 
     def head_flops(self, rows: Any) -> Any:
         """FLOPs of the output head for ``rows`` rows of logits."""
