@@ -59,6 +59,7 @@ def test_a_formula_within_the_limit_is_not(formula: str) -> None:
         ("| Llama 3 8B | 131,072 tokens |", 1),
         ("Llama 3 70B wins up to [430,625 tokens]{= 1}.", 1),
         ("Llama 3.1 8B takes 131,072 tokens.", 0),
+        ("Llama 2 7B has 524,288 bytes a token.", 0),
         ("Llama 2 7B is small. A batch has 13,400 tokens.", 0),
         ("Llama 2 7B and Llama 3.1 8B at 100,000 tokens.", 0),
     ],

@@ -17,7 +17,7 @@ from visualizers.site.values import FormulaError
 
 # Arguments of a model's methods that are the length of one sequence; after a prompt there must be room to answer.
 _CONTEXTS, _PROMPTS = ("context_tokens",), ("tokens", "prompt_tokens")
-_UNIT = re.compile(r"(?:^| )tokens?$")
+_UNIT = re.compile(r"(?:(?:thousand|million) )?tokens?")
 
 
 class WithinLimit:
@@ -59,7 +59,7 @@ def check(page: Page) -> Iterator[Problem]:
                 continue
             limit, title = max((titles[title], title) for title in named)
             for quantity in find(sentence):
-                if _UNIT.search(quantity.unit) and max(quantity.values) > limit:
+                if _UNIT.fullmatch(quantity.unit) and max(quantity.values) > limit:
                     yield Problem(
                         page.file,
                         line,
