@@ -57,7 +57,26 @@ _INTERFACE_COLOURS = {
     "warning": ("#8a4b00", "#ffc26b"),
 }
 
-_ALL = {**_QUANTITY_COLOURS, **_SERIES_COLOURS, **_INTERFACE_COLOURS}
+_INKS = ("#ffffff", "#0b0d12")
+
+
+def _luminance(value: str) -> float:
+    """Relative luminance of WCAG 2, of ``#rrggbb``."""
+    parts = (int(value[i : i + 2], 16) / 255 for i in (1, 3, 5))
+    red, green, blue = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def _ink_on(ground: str) -> str:
+    """White or black, whichever stands out more from ``ground``."""
+    light = 1.05 / (_luminance(ground) + 0.05)
+    dark = (_luminance(ground) + 0.05) / (_luminance(_INKS[1]) + 0.05)
+    return _INKS[0] if light >= dark else _INKS[1]
+
+
+_FILLS = {**_QUANTITY_COLOURS, **_SERIES_COLOURS}
+_INK_COLOURS = {f"on-{name}": (_ink_on(pair[0]), _ink_on(pair[1])) for name, pair in _FILLS.items()}
+_ALL = {**_FILLS, **_INK_COLOURS, **_INTERFACE_COLOURS}
 LIGHT: Mapping[str, str] = {name: pair[0] for name, pair in _ALL.items()}
 DARK: Mapping[str, str] = {name: pair[1] for name, pair in _ALL.items()}
 QUANTITIES = tuple(_QUANTITY_COLOURS)
@@ -69,6 +88,11 @@ def colour(name: str) -> str:
     if name not in _ALL:
         raise ValueError(f"the palette has no colour {name!r}: choose from {', '.join(_ALL)}")
     return f"var({PREFIX}{name})"
+
+
+def ink(name: str) -> str:
+    """The colour of text that stands on a mark of the colour ``name``, a quantity's or a series'."""
+    return colour(f"on-{name}")
 
 
 def series(index: int) -> str:

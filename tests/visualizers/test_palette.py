@@ -126,3 +126,10 @@ def test_an_unknown_colour_gets_the_list():
 
 def test_series_comes_round():
     assert palette.series(8) == palette.series(0) != palette.series(1)
+
+
+@pytest.mark.parametrize("theme", THEMES)
+@pytest.mark.parametrize("name", [*palette.QUANTITIES, *palette.SERIES])
+def test_text_on_a_mark_can_be_read(name: str, theme: str) -> None:
+    found = palette.ink(name).removeprefix("var(--hb-").removesuffix(")")
+    assert contrast(hex_colour(found, theme), hex_colour(name, theme)) >= 4.4

@@ -111,14 +111,36 @@ def test_the_table_is_what_the_runs_were() -> None:
         assert row["e2e_swap"] == pytest.approx(serve(row["pool"], 12, "swap").e2e_s, abs=1e-4)
     assert data.values["swapped_bytes"] == serve(6144, 12, "swap").swapped_bytes
     assert data.values["pool_bytes"] == 6144 * 131_072
-    assert len(data.rows["points"]) == len(POOLS) * len(LIMITS)
 
 
 def test_the_sentence_says_what_it_cost() -> None:
     def said(**inputs: object) -> str:
         return VISUALIZER.sentence(preemption.compute({**VISUALIZER.defaults(), **inputs}))
 
-    assert "{again_tokens|int} tokens be computed again" in said()
+    assert "{again_tokens|int?token:tokens} be computed again" in said()
     assert "{swapped_bytes|bytes} over the link" in said(mode="swap")
     assert "Nobody is preempted." in said(pool=POOLS[-1])
     assert "counted" in VISUALIZER.provenance()
+
+
+@pytest.mark.parametrize(("pool", "limit", "mode"), RUNS)
+def test_the_pool_is_never_drawn_fuller_than_it_is(pool: int, limit: int, mode: Mode) -> None:
+    run = serve(pool, limit, mode)
+    for time_s, tokens in run.held:
+        assert sum(tokens) <= pool
+        for request, own in enumerate(tokens):
+            doing = [s.kind for s in run.spans if s.request == request and s.start_s <= time_s < s.end_s]
+            if doing and doing[0] in (WAITS, OUT) and time_s not in {s.start_s for s in run.spans}:
+                assert own == 0, (time_s, request)
+    assert run.held[-1][0] == run.end_s
+    if run.preemptions:  # somebody was preempted since there was no block left, or hardly one
+        assert max(sum(tokens) for _, tokens in run.held) > 0.9 * pool
+
+
+def test_each_request_has_a_share_of_the_drawn_pool_with_its_number_in_it() -> None:
+    data = preemption.compute(VISUALIZER.defaults())
+    assert [row["request"] for row in data.rows["shares"]] == [row["request"] for row in data.rows["names"]]
+    for share in data.rows["shares"]:
+        assert share["from"] < share["at"] < share["to"]
+    assert len(data.rows["losses"]) == data.values["preemptions"]
+    assert len({row["key"] for row in data.rows["spans"]}) == len(data.rows["spans"])

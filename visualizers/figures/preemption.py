@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
@@ -12,8 +13,8 @@ from minillm import catalog
 from minillm.costs import pcie_bytes_per_s
 from visualizers.contract import Choice, Column, Data, Number, Table, Visualizer
 from visualizers.formats import format_value
-from visualizers.levels.charts import Spec, colour_scale, rows, spec
-from visualizers.palette import colour
+from visualizers.levels.charts import Spec, colour_scale, constant, either, rows, spec
+from visualizers.palette import colour, ink
 from visualizers.runs import preemption_run
 from visualizers.runs.bench import BLOCK_SIZE
 from visualizers.runs.preemption_run import (
@@ -33,18 +34,20 @@ from visualizers.runs.preemption_run import (
 )
 
 TITLES = {"recompute": "computed again", "cached": "what is still cached is found", "swap": "swapped to the host"}
-COLOURS = {f"{limit} at once": f"series-{i + 1}" for i, limit in enumerate(LIMITS)}
 KINDS = {WAITS: "waiting", PREFILL: "prefill", DECODE: "decode", OUT: "free", AGAIN: "compute"}
 HALF = LIMITS[1]  # half of the requests at once
+HOLDER, LOSER = "held", "held by a request that is preempted"
+OWNERS = {HOLDER: "kv", LOSER: "cached"}
 THIN = (WAITS, OUT)  # a thin line holds no memory
-_ROW = 11  # pixels of a request
+_ROW = 13  # pixels of a request
 
 
 def compute(inputs: Mapping[str, Any]) -> Data:
-    """The run at the chosen pool; every pool under every limit, and under every way back."""
+    """The run at the chosen pool, and every pool under every way back."""
     pool, limit, mode = int(inputs["pool"]), int(inputs["limit"]), inputs["mode"]
-    limited = {(size, most): preemption_run.serve(size, most, mode) for size in POOLS for most in LIMITS}
-    here, roomy = limited[pool, limit], limited[POOLS[-1], LIMITS[-1]]
+    here, half, roomy = (
+        preemption_run.serve(size, most, mode) for size, most in ((pool, limit), (pool, HALF), (POOLS[-1], LIMITS[-1]))
+    )
     jobs = preemption_run.workload()
     ways = {m: preemption_run.serve(pool, limit, m) for m in MODES}
     return Data(
@@ -62,25 +65,80 @@ def compute(inputs: Mapping[str, Any]) -> Data:
             **_latencies(here),
             "e2e_roomy": _latencies(roomy)["e2e"],
             "gap_roomy": _latencies(roomy)["longest_gap"],
-            "e2e_half": _latencies(limited[pool, HALF])["e2e"],
-            "gap_half": _latencies(limited[pool, HALF])["longest_gap"],
+            "e2e_half": _latencies(half)["e2e"],
+            "gap_half": _latencies(half)["longest_gap"],
             "again_cached": ways["cached"].again_tokens,
             "bytes_swap": ways["swap"].swapped_bytes,
             **{f"e2e_{m}": _latencies(outcome)["e2e"] for m, outcome in ways.items()},
         },
         {
-            "spans": [
-                {"row": s.request, "start": round(s.start_s, 4), "end": round(s.end_s, 4), "kind": s.kind}
+            "spans": _spans(here),
+            "losses": [
+                {"row": s.request, "start": round(s.start_s, 4), "request": s.request + 1}
                 for s in here.spans
+                if s.kind == OUT
             ],
-            "points": [
-                {"pool": size, "limit": f"{most} at once", "s": found["e2e"], "gap": found["longest_gap"]}
-                for (size, most), found in ((key, _latencies(outcome)) for key, outcome in limited.items())
+            "names": [
+                {"row": i, "request": i + 1, "start": min(s.start_s for s in here.spans if s.request == i)}
+                for i in range(NUM_REQUESTS)
             ],
-            "chosen": [{"pool": pool}],
+            "held": _held(here),
+            "shares": _shares(here),
+            "pool": [{"tokens": pool, "label": f"the pool: {pool:,} tokens"}],
             "pools": [_pool(size, {m: preemption_run.serve(size, limit, m) for m in MODES}) for size in POOLS],
         },
     )
+
+
+def _spans(outcome: Outcome) -> list[dict[str, Any]]:
+    """What each request does; the n-th span of a request is the n-th in every state."""
+    count: Counter[int] = Counter()
+    found = []
+    for s in outcome.spans:
+        count[s.request] += 1
+        found.append(
+            {
+                "key": f"{s.request}.{count[s.request]}",
+                "row": s.request,
+                "request": s.request + 1,
+                "start": round(s.start_s, 4),
+                "end": round(s.end_s, 4),
+                "kind": s.kind,
+            }
+        )
+    return found
+
+
+def _held(outcome: Outcome) -> list[dict[str, Any]]:
+    """Whose tokens the pool holds at each moment, one on top of the other; who lost its blocks is told apart."""
+    lost = {s.request for s in outcome.spans if s.kind == OUT}
+    found = []
+    for time_s, tokens in outcome.held:
+        below = 0
+        for request, own in enumerate(tokens):
+            found.append(
+                {
+                    "request": request + 1,
+                    "time": round(time_s, 3),
+                    "from": below,
+                    "to": below + own,
+                    "owner": LOSER if request in lost else HOLDER,
+                }
+            )
+            below += own
+    return found
+
+
+def _shares(outcome: Outcome) -> list[dict[str, Any]]:
+    """Where a request's number stands in the pool: in its share, half way through the time when that is large."""
+    held, found = _held(outcome), []
+    for request in range(1, NUM_REQUESTS + 1):
+        own = [row for row in held if row["request"] == request]
+        largest = max(row["to"] - row["from"] for row in own)
+        large = [row for row in own if row["to"] - row["from"] > 0.7 * largest]
+        chosen = large[len(large) // 2]
+        found.append({**chosen, "at": (chosen["from"] + chosen["to"]) / 2})
+    return found
 
 
 def _latencies(outcome: Outcome) -> dict[str, float]:
@@ -105,19 +163,31 @@ def _pool(size: int, served: Mapping[str, Outcome]) -> dict[str, Any]:
 
 
 def figure(data: Data) -> Spec:
-    """The requests along time; below, the latencies over the size of the pool."""
+    """The requests along time; under them, on the same time, whose tokens fill the pool."""
     return _chart()
 
 
 @cache
 def _chart() -> Spec:
-    latencies = (_lines("s", "Mean time of a request (s)", first=True), _lines("gap", "Longest gap (s)"))
-    charts = (_gantt(), *latencies)
-    return spec(alt.vconcat(*charts, spacing=24).resolve_scale(color="independent"))
+    return spec(alt.vconcat(_requests(), _pool_chart(), spacing=26).resolve_scale(x="shared", color="independent"))
 
 
-def _gantt() -> Any:
+def _time(field: str, axis: Any = None) -> Any:
+    return alt.X(f"{field}:Q", axis=axis, scale=alt.Scale(nice=False))
+
+
+def _losses(axis: Any = None) -> Any:
+    """A line through both charts where somebody is preempted."""
+    return (
+        alt.Chart(rows("losses"))
+        .mark_rule(color=colour("text"), strokeDash=[2, 3], strokeWidth=1)
+        .encode(x=_time("start", axis))
+    )
+
+
+def _requests() -> Any:
     scale = alt.Scale(domain=[-0.6, NUM_REQUESTS - 0.4], reverse=True, nice=False, zero=False)
+    y = alt.Y("row:Q", scale=scale, axis=None)
     colours = alt.Color("kind:N", scale=colour_scale(KINDS), legend=alt.Legend(values=list(KINDS)))
     thin = " || ".join(f"datum.kind === '{kind}'" for kind in THIN)
 
@@ -126,33 +196,53 @@ def _gantt() -> Any:
             alt.Chart(rows("spans"))
             .transform_filter(test)
             .mark_bar(height=height)
-            .encode(
-                x=alt.X("start:Q", axis=alt.Axis(title="time (s)"), scale=alt.Scale(nice=False)),
-                x2="end:Q",
-                y=alt.Y("row:Q", scale=scale, axis=None),
-                color=colours,
-            )
+            .encode(x=_time("start"), x2="end:Q", y=y, color=colours)
         )
 
-    return alt.layer(bars(thin, 2), bars(f"!({thin})", _ROW - 2), height=NUM_REQUESTS * _ROW)
+    names = alt.Chart(rows("names")).mark_text(align="right", dx=-3, fontSize=10, color=colour("muted"))
+    losers = alt.Chart(rows("losses")).mark_point(shape="cross", angle=45, size=55, color=colour("text"), opacity=1)
+    return alt.layer(
+        _losses(),
+        bars(thin, 2),
+        bars(f"!({thin})", _ROW - 2),
+        names.encode(x=_time("start"), y=y, text="request:N"),
+        losers.encode(x=_time("start"), y=y),
+        height=NUM_REQUESTS * _ROW,
+        title=alt.Title("Requests (✕: loses its blocks)", frame="group"),
+    )
 
 
-def _lines(field: str, title: str, *, first: bool = False) -> Any:
-    x = alt.X(
-        "pool:Q",
-        title=None if first else "tokens of KV memory",
-        scale=alt.Scale(type="log", base=2, domain=[POOLS[0], POOLS[-1]], nice=False),
-        axis=alt.Axis(values=POOLS, format=",d", labelFlush=True),
+def _pool_chart() -> Any:
+    axis = alt.Axis(title="seconds")
+    y = alt.Y("from:Q", axis=None, scale=alt.Scale(domainMin=0, nice=False))
+    areas = (
+        alt.Chart(rows("held"))
+        .mark_area(stroke=colour("page"), strokeWidth=1)
+        .encode(
+            x=_time("time", axis),
+            y=y,
+            y2="to:Q",
+            detail="request:N",
+            color=alt.Color("owner:N", scale=colour_scale(OWNERS), legend=alt.Legend(values=[LOSER], offset=24)),
+        )
     )
-    lines = alt.Chart(rows("points")).encode(
-        x=x,
-        y=alt.Y(f"{field}:Q", scale=alt.Scale(domainMin=0), axis=alt.Axis(title=None, tickCount=4)),
-        color=alt.Color(
-            "limit:N", scale=colour_scale(COLOURS), legend=alt.Legend(symbolType="stroke") if first else None
-        ),
+    pool = alt.Chart(rows("pool")).encode(y=alt.Y("tokens:Q", axis=None))
+    line = pool.mark_rule(color=colour("text"), strokeWidth=1.5)
+    label = pool.mark_text(align="right", baseline="bottom", dy=-3, fontSize=11).encode(
+        x=constant(alt.XValue, "width"), text="label:N"
     )
-    chosen = alt.Chart(rows("chosen")).mark_rule(color=colour("axis"), strokeWidth=1).encode(x=x)
-    return alt.layer(chosen, lines.mark_line(), lines.mark_point(), height=110, title=title)
+    numbers = (
+        alt.Chart(rows("shares"))
+        .mark_text(fontSize=10, dx=-4, align="right")
+        .encode(
+            x=_time("time", axis),
+            y=alt.Y("at:Q", axis=None),
+            text="request:N",
+            color=either(alt.ColorValue, f"datum.owner === '{LOSER}'", ink("cached"), ink("kv")),
+        )
+    )
+    title = alt.Title("The pool, request on request", frame="group")
+    return alt.layer(areas, _losses(axis), line, label, numbers, height=130, title=title)
 
 
 def table(data: Data) -> Table:
@@ -228,7 +318,9 @@ VISUALIZER = Visualizer(
             instant="grid",
             stops=POOLS,
         ),
-        Choice("mode", "Way back", "recompute", TITLES, "How a preempted request gets its keys and values back."),
+        Choice(
+            "mode", "Way back", "recompute", TITLES, "How a preempted request gets its keys and values back.", more=True
+        ),
         Number(
             "limit",
             "Requests at once",
@@ -239,6 +331,7 @@ VISUALIZER = Visualizer(
             "The most requests that run together, whatever the pool would admit.",
             instant="grid",
             stops=LIMITS,
+            more=True,
         ),
     ),
     units={

@@ -14,7 +14,7 @@ from minillm import catalog
 from minillm.backends.simulated import Weightless
 from minillm.core.metrics import request_metrics
 from minillm.core.sampling import uniform
-from minillm.core.trace import TraceEvent
+from minillm.core.trace import Replay, TraceEvent
 from minillm.costs import pcie_bytes_per_s
 from visualizers.runs.bench import BLOCK_SIZE, Bench
 from visualizers.runs.modelled import step_time
@@ -27,6 +27,7 @@ LIMITS = (3, 6, 12)  # requests at once
 NUM_REQUESTS = 12
 PROMPTS = (256, 1536)  # shortest and longest, tokens
 OUTPUTS = (128, 384)
+MOMENTS = 90  # of a run, at which the pool is looked at
 _ARRIVE_S = 0.02  # between two of them
 _SEED = 7
 
@@ -58,6 +59,7 @@ class Outcome:
     """What the run was like. Latencies are over all requests."""
 
     spans: tuple[Span, ...]
+    held: tuple[tuple[float, tuple[int, ...]], ...]  # moments, and the tokens that each request's blocks have then
     preemptions: int
     computed_tokens: int
     again_tokens: int  # of the computed ones, that had been computed before
@@ -120,6 +122,7 @@ def serve(pool_tokens: int, limit: int, mode: Mode) -> Outcome:
     ends = [m.arrival_s + (m.e2e_s or 0.0) for m in measured]
     return Outcome(
         spans=tuple(told.spans),
+        held=_held(bench.engine.trace.events, max(ends)),
         preemptions=bench.engine.scheduler.num_preemptions,
         computed_tokens=told.computed,
         again_tokens=told.again,
@@ -129,6 +132,18 @@ def serve(pool_tokens: int, limit: int, mode: Mode) -> Outcome:
         longest_gap_s=max(max(m.itl_s) for m in measured),
         end_s=max(ends),
     )
+
+
+def _held(events: Sequence[TraceEvent], end_s: float) -> tuple[tuple[float, tuple[int, ...]], ...]:
+    """The pool at ``MOMENTS`` even moments of the run, from the events alone."""
+    replay, found, todo = Replay(1 + max(b for e in events for b in e.blocks)), [], list(reversed(events))
+    for moment in range(MOMENTS + 1):
+        now_s = end_s * (moment / MOMENTS)
+        while todo and todo[-1].time_s <= now_s:
+            replay.apply([todo.pop()])
+        tables = [replay.tables.get(str(i), ()) for i in range(NUM_REQUESTS)]
+        found.append((now_s, tuple(BLOCK_SIZE * len(table) for table in tables)))
+    return tuple(found)
 
 
 @dataclass
