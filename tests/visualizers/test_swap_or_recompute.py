@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from minillm import catalog
@@ -41,18 +43,40 @@ def test_the_crossover_is_where_the_lines_cross(slug: str) -> None:
         if windows:
             assert "windows" in VISUALIZER.sentence(data)
             continue
-        ms = {(row["tokens"], row["how"]): row["ms"] for row in data.rows["lines"]}
-        for length in LENGTHS:
-            again_is_quicker = ms[length, AGAIN] <= ms[length, SWAP]
+        ratios = {row["tokens"]: row["ratio"] for row in data.rows["lines"]}
+        assert set(LENGTHS) <= set(ratios)
+        for length, ratio in ratios.items():
             if abs(length - crossover) > 0.02 * length:  # the one row of logits is not in the crossover
-                assert again_is_quicker == (length < crossover)
+                assert (ratio <= 1) == (length < crossover)
+        assert data.rows["crossing"] == [{"tokens": crossover}]
+
+
+def test_the_parts_of_a_bar_are_the_time_it_takes() -> None:
+    for inputs in ({}, {"copy_us": 0}, {"model": "deepseek-v3", "context": 131072}):
+        data = at(**inputs)
+        by = {how: [p for p in data.rows["parts"] if p["how"] == how] for how in (SWAP, AGAIN)}
+        for how, seconds in ((SWAP, data.values["swap_s"]), (AGAIN, data.values["recompute_s"])):
+            assert by[how][0]["from"] == 0
+            assert all(a["to"] == b["from"] for a, b in pairwise(by[how]))
+            assert by[how][-1]["to"] == pytest.approx(1e3 * seconds)
+        bytes_ms = by[SWAP][0]["to"]
+        assert bytes_ms == pytest.approx(2e3 * data.values["kv_bytes"] / (1e9 * data.values["link_gb_per_s"]))
+
+
+def test_the_line_is_broken_where_the_model_reads_no_further() -> None:
+    for slug, model in catalog.models().items():
+        data = at(model=slug)
+        assert {row["limit"] for row in data.rows["lines"]} == {model.context_tokens}
+        if model.context_tokens <= LENGTHS[-1]:
+            assert model.context_tokens in {row["tokens"] for row in data.rows["lines"]}
+    assert catalog.model(VISUALIZER.defaults()["model"]).context_tokens >= LENGTHS[-1]
 
 
 def test_every_model_is_in_the_table() -> None:
     data = at(context=2048)
     rows = {row["model"]: row for row in data.rows["models"]}
     assert set(rows) == {model.title for model in catalog.models().values()}
-    own = rows["Llama 3 8B"]
+    own = rows["Llama 3.1 8B"]
     assert (own["swap"], own["again"]) == (data.values["swap_s"], data.values["recompute_s"])
     assert own["ratio"] == data.values["ratio"]
     # A latent cache is one array a layer.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -20,10 +21,12 @@ from minillm.costs import (
 from minillm.costs.arithmetic import where
 from visualizers.catalogued import LIMIT_SENTENCE, LIMIT_UNITS, accelerator_choice, context_limit, model_choice
 from visualizers.contract import Column, Data, Number, Table, Visualizer
-from visualizers.levels.charts import Spec, colour_scale, rows, spec
+from visualizers.levels.charts import Spec, colour_scale, constant, rows, spec
+from visualizers.palette import colour
 
-SWAP, AGAIN = "swapped out and in", "computed again"
-COLOURS = {SWAP: "bandwidth", AGAIN: "compute"}
+SWAP, AGAIN = "swapped", "computed again"
+BYTES, COPIES, FLOPS = "bytes, out and in", "starting copies", "arithmetic"
+PARTS = {BYTES: "bandwidth", COPIES: "waiting", FLOPS: "compute"}
 LENGTHS = tuple(2**n for n in range(8, 18))  # tokens
 US = 1e-6
 
@@ -37,8 +40,9 @@ def compute(inputs: Mapping[str, Any]) -> Data:
     def swap_s(of: Model, length: Any) -> Any:
         return swap_time_s(of.kv_bytes(length, "bf16"), link, _copies(of, length, block), overhead_s)
 
-    crossover = _crossover(model, machine, link, block, overhead_s)
     here = {SWAP: swap_s(model, tokens), AGAIN: _again_s(model, machine, tokens)}
+    bytes_s = swap_time_s(model.kv_bytes(tokens, "bf16"), link, 0, 0)
+    crossover = _crossover(model, machine, link, block, overhead_s)
     return Data(
         {
             "model_title": model.title,
@@ -56,12 +60,25 @@ def compute(inputs: Mapping[str, Any]) -> Data:
             **context_limit(model, tokens),
         },
         {
-            "lines": [
-                {"tokens": length, "how": how, "ms": 1e3 * time_s}
-                for length in LENGTHS
-                for how, time_s in ((SWAP, swap_s(model, length)), (AGAIN, _again_s(model, machine, length)))
+            "parts": [
+                {"how": how, "part": part, "from": 1e3 * start, "to": 1e3 * end}
+                for how, part, start, end in (
+                    (SWAP, BYTES, 0, bytes_s),
+                    (SWAP, COPIES, bytes_s, here[SWAP]),
+                    (AGAIN, FLOPS, 0, here[AGAIN]),
+                )
             ],
-            "points": [{"tokens": tokens, "how": how, "ms": 1e3 * time_s} for how, time_s in here.items()],
+            "totals": [{"how": how, "ms": 1e3 * time_s} for how, time_s in here.items()],
+            "lines": [
+                {
+                    "tokens": length,
+                    "ratio": _again_s(model, machine, length) / swap_s(model, length),
+                    "limit": model.context_tokens,
+                }
+                for length in sorted({*LENGTHS, model.context_tokens} & set(range(LENGTHS[-1] + 1)))
+            ],
+            "points": [{"tokens": tokens, "ratio": here[AGAIN] / here[SWAP]}],
+            "crossing": [{"tokens": crossover}] if crossover is not None else [],
             "models": [
                 {
                     "model": of.title,
@@ -107,28 +124,125 @@ def _flops(model: Model) -> tuple[float, float]:
 
 
 def figure(data: Data) -> Spec:
-    """Both times over the length of the request."""
+    """Where the time of both goes at this length, and over all lengths which is the quicker."""
     return _chart()
 
 
 @cache
 def _chart() -> Spec:
+    return spec(alt.vconcat(_times(), _ratios(), spacing=26).resolve_scale(x="independent", color="independent"))
+
+
+def _times() -> Any:
+    """A bar for each way, of its parts, on one axis of milliseconds."""
+    y = alt.Y("how:N", axis=None, scale=alt.Scale(domain=[SWAP, AGAIN], paddingInner=0.55, paddingOuter=0.25))
+    bars = (
+        alt.Chart(rows("parts"))
+        .mark_bar()
+        .encode(
+            x=alt.X("from:Q", axis=alt.Axis(title=None, tickCount=4), scale=alt.Scale(nice=False)),
+            x2="to:Q",
+            y=y,
+            color=alt.Color("part:N", scale=colour_scale(PARTS), legend=alt.Legend(values=list(PARTS))),
+        )
+    )
+    names = (
+        alt.Chart(rows("totals"))
+        .transform_calculate(said="datum.how + ': ' + format(datum.ms, ',.3~r') + ' ms'")
+        .mark_text(align="left", baseline="bottom", yOffset=-13, fontWeight="bold", fontSize=11)
+        .encode(x=constant(alt.XValue, 0), y=y, text="said:N")
+    )
+    return alt.layer(bars, names, height=104, title=alt.Title("Milliseconds at this length", frame="group"))
+
+
+def _ratios() -> Any:
+    """Above 1 the swap wins, below 1 computing again does; beyond what the model reads the line is broken."""
     x = alt.X(
         "tokens:Q",
         title="tokens of the request",
-        scale=alt.Scale(type="log", base=2, domain=[LENGTHS[0], LENGTHS[-1]], clamp=True, nice=False),
+        scale=alt.Scale(type="log", base=2, domain=[LENGTHS[0], LENGTHS[-1]], nice=False),
         axis=alt.Axis(values=LENGTHS[::3], format=",d", labelFlush=True),
     )
     y = alt.Y(
-        "ms:Q",
-        title=None,
-        scale=alt.Scale(type="log"),
-        axis=alt.Axis(values=[10**n for n in range(-3, 7)], labelExpr="format(datum.value, ',~r')"),
+        "ratio:Q",
+        scale=alt.Scale(type="log", nice=False, padding=30),
+        axis=alt.Axis(title=None, labels=False, grid=False),
     )
-    colours = alt.Color("how:N", scale=colour_scale(COLOURS), legend=alt.Legend(symbolType="stroke"))
-    lines = alt.Chart(rows("lines")).mark_line().encode(x=x, y=y, color=colours)
-    points = alt.Chart(rows("points")).mark_point(size=140, opacity=1).encode(x=x, y=y, color=colours)
-    return spec(alt.layer(lines, points, height=230, title="Milliseconds"))
+    lines, one = alt.Chart(rows("lines")), alt.Chart(rows("points"))
+    even = constant(alt.YDatum, 1)
+
+    def side(name: str, edge: Any) -> Any:
+        return one.mark_rect(color=colour(name), opacity=0.1).encode(
+            x=constant(alt.XValue, 0), x2=constant(alt.X2Value, "width"), y=even, y2=constant(alt.Y2Value, edge)
+        )
+
+    def words(text: str, name: str, **look: Any) -> Any:
+        at_left = look.pop("align") == "left"
+        said = one.mark_text(
+            align="left" if at_left else "right", fontWeight="bold", color=colour(name), text=text, **look
+        )
+        at = constant(alt.YValue, 0 if at_left else "height")
+        return said.encode(x=constant(alt.XValue, 0 if at_left else "width"), y=at)
+
+    curves = [
+        lines.transform_filter(test).mark_line(color=colour("text"), strokeDash=dash).encode(x=x, y=y)
+        for test, dash in (("datum.tokens <= datum.limit", [1, 0]), ("datum.tokens >= datum.limit", [3, 4]))
+    ]
+    here = alt.Chart(rows("points")).mark_point(size=150, opacity=1, color=colour("accent"))
+    here_said = (
+        alt.Chart(rows("points"))
+        .transform_calculate(
+            said="datum.ratio >= 1 ? 'swapping ' + format(datum.ratio, '.2~f') + ' times as fast' : "
+            "'computing ' + format(1 / datum.ratio, '.2~f') + ' times as fast'"
+        )
+        .mark_text(
+            align=alt.ExprRef("datum.tokens < 3000 ? 'left' : 'right'"),
+            dy=-15,
+            fontWeight="bold",
+            color=colour("accent"),
+            fontSize=11,
+        )
+        .encode(x=x, y=y, text="said:N")
+    )
+    return alt.layer(
+        side("bandwidth", 0),
+        side("compute", "height"),
+        one.mark_rule(color=colour("axis")).encode(y=even),
+        *curves,
+        # The ratio grows with the length, so these two corners are free.
+        words("swapping is quicker", "bandwidth", align="left", baseline="top", dx=6, dy=7),
+        words("computing again is quicker", "compute", align="right", baseline="bottom", dx=-6, dy=-6),
+        *_crossing(x),
+        here.encode(x=x, y=y),
+        here_said,
+        height=200,
+        title=alt.Title("Which is quicker, and by how much", frame="group"),
+    )
+
+
+def _crossing(x: Any) -> list[Any]:
+    """The length at which both take as long; where it lies outside the axis, that is said."""
+    crossing = alt.Chart(rows("crossing"))
+    inside = f"datum.tokens >= {LENGTHS[0]} && datum.tokens <= {LENGTHS[-1]}"
+    on = crossing.transform_filter(inside)
+    even = constant(alt.YDatum, 1)
+    said = "format(datum.tokens, ',.0f')"
+    mark = on.mark_point(size=110, opacity=1, filled=True, color=colour("text")).encode(x=x, y=even)
+    name = (
+        on.transform_calculate(said=f"'equal at ' + {said}")
+        .mark_text(align="right", baseline="bottom", dx=-4, dy=-8, fontWeight="bold")
+        .encode(x=x, y=even, text="said:N")
+    )
+    off = (
+        crossing.transform_filter(f"!({inside})")
+        .transform_calculate(
+            said=f"datum.tokens > {LENGTHS[-1]} ? 'equal at ' + {said} + ' →' : "
+            f"datum.tokens >= 1 ? '← equal at ' + {said} : 'equal at no length'"
+        )
+        .mark_text(align="right", baseline="bottom", dy=-5, color=colour("muted"))
+        .encode(x=constant(alt.XValue, "width"), y=even, text="said:N")
+    )
+    return [mark, name, off]
 
 
 def table(data: Data) -> Table:
@@ -173,9 +287,9 @@ VISUALIZER = Visualizer(
         "n = 2 * (swap of a token * peak - FLOPs of a token) / FLOPs of a pair - 1"
     ),
     inputs=(
-        model_choice("; weights and cache in bf16"),
-        accelerator_choice("Dense bf16 peak from its data sheet."),
         Number("context", "Length", "tokens", 4096, LENGTHS[0], LENGTHS[-1], "Tokens of the request.", log=True),
+        replace(model_choice("; weights and cache in bf16"), default="llama-3.1-8b"),
+        replace(accelerator_choice("Dense bf16 peak from its data sheet."), more=True),
         Number(
             "link",
             "Link, each way",
@@ -185,8 +299,9 @@ VISUALIZER = Visualizer(
             512,
             "To the host: PCIe 4.0 x16 has 32 GB/s, PCIe 5.0 x16 63, NVLink-C2C 450.",
             log=True,
+            more=True,
         ),
-        Number("block_size", "Block", "tokens", 16, 1, 256, "Tokens in a block of the engine.", log=True),
+        Number("block_size", "Block", "tokens", 16, 1, 256, "Tokens in a block of the engine.", log=True, more=True),
         Number(
             "copy_us",
             "Overhead of a copy",
@@ -197,6 +312,7 @@ VISUALIZER = Visualizer(
             "How long a copy holds up the link besides its bytes: measure it. With many small copies it decides.",
             step=0.5,
             integer=False,
+            more=True,
         ),
     ),
     units={
