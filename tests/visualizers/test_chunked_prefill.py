@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from itertools import product
 
 import numpy as np
@@ -15,7 +16,18 @@ from minillm.core.plan import StepPlan
 from visualizers.figures import chunked_prefill
 from visualizers.figures.chunked_prefill import EVERY, VISUALIZER, percentile, weighted
 from visualizers.runs import chunked_run
-from visualizers.runs.chunked_run import BUDGETS, DECODERS, PROMPTS, QUIET, Served, Step, num_gaps, quickest, serve
+from visualizers.runs.chunked_run import (
+    BUDGETS,
+    DECODERS,
+    PROMPTS,
+    QUIET,
+    REPEATS,
+    Served,
+    Step,
+    medians,
+    num_gaps,
+    serve,
+)
 
 STATES = list(product((None, *BUDGETS), PROMPTS, DECODERS))
 
@@ -65,14 +77,15 @@ def test_the_real_model_says_the_same_in_chunks() -> None:
     assert values["chunks"] == math.ceil(128 / (32 - 4))
 
 
-def test_the_quickest_of_each_step_counts() -> None:
+def test_the_median_of_each_step_counts() -> None:
     one = Served(tuple(Step(g, p) for g, p in [(1, 0)] * QUIET + [(5, 9), (3, 9), (1, 0)]), 8, ())
     two = Served(tuple(Step(g, p) for g, p in [(2, 0)] * QUIET + [(4, 9), (6, 9), (2, 0)]), 10, ())
-    best = quickest([one, two])
-    assert [s.gap_s for s in best.steps] == [1] * QUIET + [4, 3, 1]
-    assert best.ttft_s == 7
+    three = Served(tuple(Step(g, p) for g, p in [(9, 0)] * QUIET + [(4, 9), (5, 9), (1, 0)]), 9, ())
+    middle = medians([one, two, three])
+    assert [s.gap_s for s in middle.steps] == [2] * QUIET + [4, 5, 1]
+    assert middle.ttft_s == 9
     with pytest.raises(RuntimeError, match="planned different steps"):
-        quickest([one, Served((*one.steps[:-1], Step(1, 9)), 1, ())])
+        medians([one, Served((*one.steps[:-1], Step(1, 9)), 1, ())])
 
 
 @pytest.mark.parametrize("every", EVERY)
@@ -88,27 +101,42 @@ def test_percentiles_are_those_of_a_list_that_is_written_out(budget: int | None,
         assert percentile(weights, share) == pytest.approx(np.quantile(long, share, method="inverted_cdf"))
 
 
-def test_the_tail_is_counted_from_the_bars(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunked_run, "run", modelled)
+def repeated(factors: tuple[float, ...]) -> Callable[..., tuple[Served, ...]]:
+    """Repeats of the modelled run in which a step takes so many times as long."""
+
+    def repeats(budget: int | None, prompt: int, decoders: int) -> tuple[Served, ...]:
+        one = modelled(budget, prompt, decoders)
+        return tuple(
+            Served(tuple(Step(f * s.gap_s, s.prompt_tokens) for s in one.steps), f * one.ttft_s, one.written)
+            for f in factors
+        )
+
+    return repeats
+
+
+def test_the_numbers_are_those_of_the_picture(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chunked_run, "repeats", repeated((1.0, 1.0)))
     for budget, every in product(BUDGETS, EVERY):
         data = chunked_prefill.compute({"budget": budget, "prompt": 512, "decoders": 4, "every": every})
         values = data.values
         for name, key in ((chunked_prefill.WHOLE, "whole"), (chunked_prefill.CHUNKED, "chunked")):
-            bars = data.rows[key]
-            assert values[f"max_{key}"] == pytest.approx(1e-3 * max(b["ms"] for b in bars))
-            assert values[f"total_{key}"] == pytest.approx(1e-3 * bars[-1]["end"])
-            busy = [b for b in bars if b["kind"] == chunked_prefill.BUSY_STEP]
-            assert values[f"ttft_{key}"] == pytest.approx(1e-3 * (busy[-1]["end"] - busy[0]["start"]))
-            assert values[f"mean_{key}"] == pytest.approx(
-                (1e-3 * sum(b["ms"] for b in busy) + 4e-3 * (every - len(busy))) / every, abs=1e-6
+            steps = data.rows[key]
+            marks = next(row for row in data.rows["marks"] if row["run"] == name)
+            widths = [s["end"] - s["start"] for s in steps]
+            assert values[f"max_{key}"] == pytest.approx(1e-3 * max(widths))
+            assert marks["end"] - marks["start"] == pytest.approx(max(widths), abs=1e-2)
+            assert values[f"total_{key}"] == pytest.approx(1e-3 * steps[-1]["end"])
+            assert all(
+                s["all"] == s["decode"] + s["prompt"] == pytest.approx(w) for s, w in zip(steps, widths, strict=True)
             )
-            tail = [row for row in data.rows["tail"] if row["run"] == name]
-            shares = [row["share"] for row in tail]
-            assert shares[0] == 1
-            assert shares == sorted(shares, reverse=True)
-            # As many busy gaps lie above the quiet ones as the prompt had steps.
-            after_quiet = min(row["share"] for row in tail if row["ms"] == 4)
-            assert after_quiet == pytest.approx(len(busy) / every, abs=1e-5)
+            busy = [s for s in steps if s["prompt"]]
+            assert values[f"ttft_{key}"] == pytest.approx(1e-3 * (busy[-1]["end"] - busy[0]["start"]))
+            assert marks["first"] == pytest.approx(busy[-1]["end"])
+            assert values[f"mean_{key}"] == pytest.approx(
+                (1e-3 * sum(s["end"] - s["start"] for s in busy) + 4e-3 * (every - len(busy))) / every, abs=1e-6
+            )
+        # Under a budget no step is drawn above its line.
+        assert max(s["all"] for s in data.rows["chunked"]) <= data.rows["budget"][0]["tokens"] == budget
         # The chapter's rule: a stall that comes once in more than 100 tokens is not in P99.
         stalled = every <= 100
         assert (values["p99_whole"] == values["max_whole"]) == stalled
@@ -116,5 +144,18 @@ def test_the_tail_is_counted_from_the_bars(monkeypatch: pytest.MonkeyPatch) -> N
         assert values["chunks"] == math.ceil(512 / (budget - 4)) == len(busy)
 
 
+def test_a_difference_within_the_spread_is_called_chance(monkeypatch: pytest.MonkeyPatch) -> None:
+    def said(**inputs: object) -> str:
+        return VISUALIZER.sentence(chunked_prefill.compute({**VISUALIZER.defaults(), **inputs}))
+
+    monkeypatch.setattr(chunked_run, "repeats", repeated((0.99, 1.0, 1.01)))
+    assert "no more apart" not in said()
+    assert "both runs do the same work" in said(prompt=128, budget=256)
+    monkeypatch.setattr(chunked_run, "repeats", repeated((0.5, 1.0, 2.0)))
+    assert "no more apart than two repeats" in said()
+    values = chunked_prefill.compute(VISUALIZER.defaults()).values
+    assert values["ttft_chunked"] == pytest.approx(modelled(64, 512, 4).ttft_s)  # the median
+
+
 def test_the_provenance_says_how_it_was_measured() -> None:
-    assert "quickest of 2 runs, in processor time of one thread" in VISUALIZER.provenance()
+    assert f"medians of {REPEATS} runs, in processor time of one thread" in VISUALIZER.provenance()

@@ -12,67 +12,74 @@ import altair as alt
 import numpy as np
 
 from visualizers.contract import Column, Data, Number, Table, Visualizer
-from visualizers.levels.charts import colour_scale, rows
+from visualizers.formats import format_value
+from visualizers.levels.charts import Spec, colour_scale, constant, rows, spec
 from visualizers.palette import colour
 from visualizers.runs import chunked_run
 from visualizers.runs.bundled import MODEL
-from visualizers.runs.chunked_run import BUDGETS, DECODERS, PROMPTS, REPEATS, Served
+from visualizers.runs.chunked_run import BUDGETS, DECODERS, PROMPTS, REPEATS, Served, medians
+from visualizers.runs.measure import Times
 
 EVERY = (32, 64, 128, 256)  # tokens of a decoding request for one long prompt
 WHOLE, CHUNKED = "whole, in one step", "in chunks"
-QUIET_STEP, BUSY_STEP = "decode alone", "decode with prefill"
-STEP_COLOURS = {QUIET_STEP: "decode", BUSY_STEP: "prefill"}
-RUN_COLOURS = {WHOLE: "series-2", CHUNKED: "series-1"}
-_TICKS_MS = (1, 2, 5, 10, 20, 50, 100, 200)
-_LABEL_ROOM = 20  # pixels above the bars
-_FLOOR = 0.003  # of the axis of shares: below one gap of the rarest traffic
+DECODED, PROMPT = "tokens of streams", "of the new prompt"
+TITLES = {WHOLE: "Prompt whole", CHUNKED: "In chunks"}
+PARTS = {DECODED: "decode", PROMPT: "prefill"}
 
 
 def compute(inputs: Mapping[str, Any]) -> Data:
-    """Both runs of one workload, and what their gaps amount to at a rate of long prompts."""
+    """Both runs of one workload, repeated, and what their gaps amount to at a rate of long prompts."""
     prompt, decoders, every = int(inputs["prompt"]), int(inputs["decoders"]), int(inputs["every"])
-    served = {
-        WHOLE: chunked_run.run(None, prompt, decoders),
-        CHUNKED: chunked_run.run(int(inputs["budget"]), prompt, decoders),
+    budget = int(inputs["budget"])
+    repeats = {
+        WHOLE: chunked_run.repeats(None, prompt, decoders),
+        CHUNKED: chunked_run.repeats(budget, prompt, decoders),
     }
-    whole, chunked = (_figures(run, every) for run in served.values())
+    served = {name: medians(runs) for name, runs in repeats.items()}
+    whole, chunked = ({key: _times(runs, key, every) for key in _LABELS} for runs in repeats.values())
     compared = [
         a == b
         for one, other in zip(*(run.written for run in served.values()), strict=True)
         for a, b in zip(one, other, strict=True)
     ]
     values = {
-        "budget": int(inputs["budget"]),
+        "budget": budget,
         "prompt_tokens": prompt,
         "decoders": decoders,
         "every": every,
-        "chunks": chunked["prompt_steps"],
-        **{f"{name}_whole": value for name, value in whole.items() if name != "prompt_steps"},
-        **{f"{name}_chunked": value for name, value in chunked.items() if name != "prompt_steps"},
-        "stall_ratio": whole["max"] / whole["p50"],
-        "ttft_ratio": chunked["ttft"] / whole["ttft"],
+        "chunks": sum(step.prompt_tokens > 0 for step in served[CHUNKED].steps),
+        **{f"{name}_whole": round(times.median_s, 6) for name, times in whole.items()},
+        **{f"{name}_chunked": round(times.median_s, 6) for name, times in chunked.items()},
+        "stall_ratio": whole["max"].median_s / whole["p50"].median_s,
+        "ttft_ratio": chunked["ttft"].median_s / whole["ttft"].median_s,
+        "ttft_differs": whole["ttft"].differs_from(chunked["ttft"]),
         "compared_tokens": len(compared),
         "same_tokens": sum(compared),
+    }
+    extent = {
+        "end": round(1e3 * max(sum(step.gap_s for step in run.steps) for run in served.values()), 3),
+        "tokens": prompt + decoders,
     }
     return Data(
         values,
         {
-            "whole": _bars(served[WHOLE]),
-            "chunked": _bars(served[CHUNKED]),
-            "extent": [
-                {
-                    "end": round(1e3 * max(run["total"] for run in (whole, chunked)), 3),
-                    "ms": round(1e3 * max(run["max"] for run in (whole, chunked)), 3),
-                }
+            "whole": _steps(served[WHOLE], decoders),
+            "chunked": _steps(served[CHUNKED], decoders),
+            "extent": [extent],
+            "budget": [{"tokens": budget, "label": f"budget: {budget} tokens a step"}],
+            "marks": [
+                _marks(name, run, times["max"], extent["end"])
+                for (name, run), times in zip(served.items(), (whole, chunked), strict=True)
             ],
-            "first_token": [
-                {"run": name, "at": round(1e3 * (run.arrival_s + run.ttft_s), 3), "label": "its first token"}
-                for name, run in served.items()
-            ],
-            "tail": [row for name, run in served.items() for row in _tail(name, run, every)],
-            "percentiles": [{"share": 0.5, "name": "P50"}, {"share": 0.01, "name": "P99"}],
             "figures": [
-                {"figure": label, "whole": whole[name], "chunked": chunked[name]} for name, label in _LABELS.items()
+                {
+                    "figure": label,
+                    "whole": round(whole[name].median_s, 6),
+                    "whole_spread": _spread(whole[name]),
+                    "chunked": round(chunked[name].median_s, 6),
+                    "chunked_spread": _spread(chunked[name]),
+                }
+                for name, label in _LABELS.items()
             ],
         },
     )
@@ -88,18 +95,24 @@ _LABELS = {
 }
 
 
+def _times(runs: Sequence[Served], name: str, every: int) -> Times:
+    return Times.of([_figures(run, every)[name] for run in runs])
+
+
+def _spread(times: Times) -> str:
+    return f"{format_value(times.low_s, 'seconds')} to {format_value(times.high_s, 'seconds')}"
+
+
 def _figures(run: Served, every: int) -> dict[str, float]:
     weights = weighted(run, every)
-    found = {
+    return {
         "p50": percentile(weights, 0.5),
         "p99": percentile(weights, 0.99),
         "max": max(gap for gap, _ in weights),
         "mean": sum(gap * weight for gap, weight in weights) / every,
         "ttft": run.ttft_s,
         "total": sum(step.gap_s for step in run.steps),
-        "prompt_steps": sum(step.prompt_tokens > 0 for step in run.steps),
     }
-    return {name: round(value, 6) for name, value in found.items()}  # to the microsecond
 
 
 def weighted(run: Served, every: int) -> list[tuple[float, float]]:
@@ -124,94 +137,110 @@ def percentile(weights: Sequence[tuple[float, float]], share: float) -> float:
     return weights[-1][0]
 
 
-def _bars(run: Served) -> list[dict[str, Any]]:
-    """A bar for each gap, as wide as it is high: both are its time."""
+def _steps(run: Served, decoders: int) -> list[dict[str, Any]]:
+    """Each step as it lies in time: the tokens that it computes, those of who decodes first."""
     found, start = [], 0.0
-    for step in run.steps:
+    for number, step in enumerate(run.steps):
         end = round(start + 1e3 * step.gap_s, 3)
-        kind = BUSY_STEP if step.prompt_tokens else QUIET_STEP
-        found.append({"start": start, "end": end, "ms": round(end - start, 3), "kind": kind})
+        found.append(
+            {
+                "key": number,
+                "start": start,
+                "end": end,
+                "decode": decoders,
+                "all": decoders + step.prompt_tokens,
+                "prompt": step.prompt_tokens,
+            }
+        )
         start = end
     return found
 
 
-def _tail(name: str, run: Served, every: int) -> list[dict[str, Any]]:
-    """The share of gaps that are longer than each gap; on a logarithmic axis nothing ends at the floor."""
-    weights = weighted(run, every)
-    found = [{"run": name, "ms": round(1e3 * weights[0][0], 3), "share": 1.0}]
-    left = float(every)
-    for gap, weight in weights:
-        left -= weight
-        found.append({"run": name, "ms": round(1e3 * gap, 3), "share": max(round(left / every, 6), _FLOOR)})
-    return found
+def _marks(name: str, run: Served, longest_gap: Times, extent: float) -> dict[str, Any]:
+    """The longest gap between two tokens, and the first token of the prompt, in milliseconds of the run."""
+    longest = max(range(len(run.steps)), key=lambda i: run.steps[i].gap_s)
+    start = 1e3 * sum(step.gap_s for step in run.steps[:longest])
+    end = start + 1e3 * run.steps[longest].gap_s
+    first = round(1e3 * sum(step.gap_s for step in run.steps[: _last_busy(run)]), 3)
+    return {
+        "run": name,
+        "start": round(start, 3),
+        "end": round(end, 3),
+        "middle": round((start + end) / 2, 3),
+        "gap": f"longest gap {format_value(longest_gap.median_s, 'seconds')}",
+        "first": first,
+        "late": first > 0.7 * extent,  # its name stands where there is room
+    }
 
 
-def figure(data: Data) -> dict[str, Any]:
-    """The gaps of both runs along one axis of time, and the shares of long gaps."""
+def _last_busy(run: Served) -> int:
+    """How many steps there were when all of the prompt was computed."""
+    return 1 + max(i for i, step in enumerate(run.steps) if step.prompt_tokens)
+
+
+def figure(data: Data) -> Spec:
+    """The steps of both runs along one axis of time: as wide as they last, as high as they have tokens."""
     return _chart()
 
 
 @cache
-def _chart() -> dict[str, Any]:
-    charts = (_gaps("whole", WHOLE), _gaps("chunked", CHUNKED), _tail_chart())
-    found: dict[str, Any] = alt.vconcat(*charts, spacing=22).resolve_scale(color="independent").to_dict()
-    return found
+def _chart() -> Spec:
+    charts = (_run("whole", WHOLE), _run("chunked", CHUNKED))
+    return spec(alt.vconcat(*charts, spacing=26).resolve_scale(color="shared", x="shared", y="shared"))
 
 
-def _gaps(name: str, title: str) -> Any:
+def _run(name: str, title: str) -> Any:
     first = title == WHOLE
-    x = alt.X(
-        "start:Q",
-        axis=alt.Axis(title=None if first else "milliseconds", labels=not first, ticks=not first),
-        scale=alt.Scale(nice=False),
-    )
-    y = alt.Y("zero:Q", title=None, axis=alt.Axis(tickCount=3))
-    legend = alt.Legend(offset=_LABEL_ROOM) if first else None
-    steps = (
-        alt.Chart(rows(name))
-        .transform_calculate(zero="0")
-        .mark_rect(stroke=colour("page"), strokeWidth=0.5)
-        .encode(
-            x=x, x2="end:Q", y=y, y2="ms:Q", color=alt.Color("kind:N", scale=colour_scale(STEP_COLOURS), legend=legend)
-        )
-    )
-    # Both runs are drawn on the axes of the longer gap and the longer run.
-    extent = alt.Chart(rows("extent")).mark_point(opacity=0).encode(x="end:Q", y="ms:Q")
-    first_token = alt.Chart(rows("first_token")).transform_filter(f"datum.run === '{title}'").encode(x="at:Q")
-    line = first_token.mark_rule(color=colour("text"), strokeDash=[2, 2])
-    label = first_token.mark_text(baseline="bottom", fontSize=11).encode(y=alt.value(-2), text="label:N")
-    heading = alt.Title(f"{title[0].upper()}{title[1:]}: ms between tokens", offset=8 if first else _LABEL_ROOM)
-    return alt.layer(steps, extent, line, label, height=96, title=heading)
+    axis = None if first else alt.Axis(title="milliseconds")
 
+    def x(field: str) -> Any:
+        return alt.X(f"{field}:Q", axis=axis, scale=alt.Scale(nice=False))
 
-def _tail_chart() -> Any:
-    x = alt.X(
-        "ms:Q",
-        title="milliseconds",
-        scale=alt.Scale(type="log", domainMin=1, nice=False),
-        axis=alt.Axis(values=_TICKS_MS, tickCount=len(_TICKS_MS), labelExpr="format(datum.value, 'd')"),
-    )
-    y = alt.Y(
-        "share:Q",
-        title=None,
-        scale=alt.Scale(type="log", domain=[_FLOOR, 1], nice=False),
-        axis=alt.Axis(values=[0.01, 0.1, 1], format="%"),
-    )
-    lines = (
-        alt.Chart(rows("tail"))
-        .mark_line(interpolate="step-after")
-        .encode(
-            x=x,
-            y=y,
-            color=alt.Color("run:N", scale=colour_scale(RUN_COLOURS), legend=alt.Legend(symbolType="stroke")),
+    y_axis = alt.Axis(title=None, tickCount=3)
+    steps = alt.Chart(rows(name)).transform_calculate(zero="0")
+
+    def part(low: str, high: str, kind: str) -> Any:
+        return (
+            steps.transform_calculate(kind=f"'{kind}'")
+            .mark_rect(stroke=colour("page"), strokeWidth=0.75)
+            .encode(
+                x=x("start"),
+                x2="end:Q",
+                y=alt.Y(f"{low}:Q", axis=y_axis, scale=alt.Scale(nice=False)),
+                y2=f"{high}:Q",
+                color=alt.Color("kind:N", scale=colour_scale(PARTS), legend=alt.Legend() if first else None),
+            )
         )
+
+    # A tick for each token that everyone who decodes gets: where there is none, streams stand still.
+    tokens = steps.mark_rule(color=colour("decode"), strokeWidth=1.5).encode(
+        x=x("end"), y=constant(alt.YValue, -16), y2=constant(alt.Y2Value, -6)
     )
-    ranks = alt.Chart(rows("percentiles"))
-    rules = ranks.mark_rule(color=colour("muted"), strokeDash=[2, 2]).encode(y=y)
-    names = ranks.mark_text(align="left", baseline="bottom", dx=2, dy=-2, color=colour("muted")).encode(
-        x=alt.value(0), y=y, text="name:N"
+    marks = alt.Chart(rows("marks")).transform_filter(f"datum.run === '{title}'")
+    gap = marks.mark_text(baseline="bottom", fontSize=11, fontWeight="bold").encode(
+        x=x("middle"), y=constant(alt.YValue, -18), text="gap:N"
     )
-    return alt.layer(rules, names, lines, height=150, title="Share of gaps that are longer")
+    ended = marks.mark_rule(color=colour("text"), strokeDash=[2, 2]).encode(x=x("first"))
+    said = marks.mark_text(
+        align=alt.ExprRef("datum.late ? 'right' : 'left'"),
+        dx=alt.ExprRef("datum.late ? -4 : 4"),
+        baseline="top",
+        fontSize=11,
+        text="its first token",
+    ).encode(x=x("first"), y=constant(alt.YValue, 2))
+    # Both runs are drawn on the axes of the larger step and the longer run.
+    extent = alt.Chart(rows("extent")).mark_point(opacity=0).encode(x=x("end"), y=alt.Y("tokens:Q", axis=y_axis))
+    layers = [extent, part("decode", "all", PROMPT), part("zero", "decode", DECODED), tokens, gap, ended, said]
+    if not first:
+        budget = alt.Chart(rows("budget")).encode(y=alt.Y("tokens:Q", axis=y_axis))
+        layers += [
+            budget.mark_rule(color=colour("muted"), strokeDash=[4, 3]),
+            budget.mark_text(align="left", baseline="bottom", dx=2, dy=-2, fontSize=11, color=colour("muted")).encode(
+                x=constant(alt.XValue, 0), text="label:N"
+            ),
+        ]
+    heading = alt.Title(f"{TITLES[title]}: tokens of each step", frame="group")
+    return alt.layer(*layers, height=104, title=heading)
 
 
 def table(data: Data) -> Table:
@@ -220,7 +249,9 @@ def table(data: Data) -> Table:
         (
             Column("figure", "What"),
             Column("whole", "Prompt whole", "", "seconds"),
+            Column("whole_spread", "Half of its repeats"),
             Column("chunked", "Prompt in chunks", "", "seconds"),
+            Column("chunked_spread", "Half of its repeats"),
         ),
         data.rows["figures"],
     )
@@ -228,20 +259,28 @@ def table(data: Data) -> Table:
 
 def sentence(data: Data) -> str:
     """The stall, what chunks make of it, and what they cost."""
-    same = data.values["same_tokens"] == data.values["compared_tokens"]
-    return (
+    v = data.values
+    whole = (
         "Computed whole, a prompt of {prompt_tokens|int} tokens makes everyone who decodes wait {max_whole|seconds} "
-        "for one token, {stall_ratio|sig2} times the usual {p50_whole|seconds}. Under a budget of {budget|int} tokens "
-        "a step it runs in {chunks|int} "
-        + ("chunk" if data.values["chunks"] == 1 else "chunks")
-        + ", no gap is longer than {max_chunked|seconds}, and its own first token comes after {ttft_chunked|seconds} "
-        "instead of {ttft_whole|seconds}. With one such prompt in {every|int} tokens, P99 is {p99_whole|seconds} whole "
-        "and {p99_chunked|seconds} in chunks. "
-        + (
-            "All {compared_tokens|int} output tokens are the same."
-            if same
-            else "Of {compared_tokens|int} output tokens {same_tokens|int} are the same."
+        "for one token, {stall_ratio|sig2} times the usual {p50_whole|seconds}. "
+    )
+    same = (
+        " All {compared_tokens|int} output tokens are the same."
+        if v["same_tokens"] == v["compared_tokens"]
+        else " Of {compared_tokens|int} output tokens {same_tokens|int} are the same."
+    )
+    if v["chunks"] == 1:
+        return whole + (
+            "A budget of {budget|int} tokens a step takes it in one chunk: both runs do the same work, and where their "
+            "times differ ({ttft_chunked|seconds} against {ttft_whole|seconds} to its first token), that is chance."
+            + same
         )
+    differs = "" if v["ttft_differs"] else ", no more apart than two repeats of one run"
+    return whole + (
+        "Under a budget of {budget|int} tokens a step it runs in {chunks|int} chunks, no gap is longer than "
+        "{max_chunked|seconds}, and its own first token comes after {ttft_chunked|seconds} instead of "
+        "{ttft_whole|seconds}" + differs + ". With one such prompt in {every|int} tokens, P99 is {p99_whole|seconds} "
+        "whole and {p99_chunked|seconds} in chunks." + same
     )
 
 
@@ -249,7 +288,7 @@ def provenance() -> str:
     """On what the runs were made."""
     machine = platform.processor() or platform.machine()
     return (
-        f"Model {MODEL} on the NumPy backend, float32, greedy; each step the quickest of {REPEATS} runs, in processor "
+        f"Model {MODEL} on the NumPy backend, float32, greedy; medians of {REPEATS} runs, in processor "
         f"time of one thread; {machine}, Python {platform.python_version()}, NumPy {np.__version__}, "
         f"{datetime.date.today()}."
     )
@@ -301,6 +340,7 @@ VISUALIZER = Visualizer(
             "How many requests decode meanwhile.",
             instant="grid",
             stops=DECODERS,
+            more=True,
         ),
         Number(
             "every",
@@ -312,6 +352,7 @@ VISUALIZER = Visualizer(
             "How many tokens a decoding request gets for each prompt that arrives: the percentiles hang on it.",
             instant="grid",
             stops=EVERY,
+            more=True,
         ),
     ),
     units={
@@ -324,6 +365,7 @@ VISUALIZER = Visualizer(
         **{f"{name}_chunked": unit for name, unit in _PER_RUN.items()},
         "stall_ratio": "",
         "ttft_ratio": "",
+        "ttft_differs": "",
         "compared_tokens": "tokens",
         "same_tokens": "tokens",
     },

@@ -1,7 +1,6 @@
 """A long prompt arrives while others decode, on the engine itself: whole in one step, or in chunks under a budget.
 
-What runs in which step is the same in every repeat; of each step's time the quickest counts, since
-other work on the machine only ever adds some.
+What runs in which step is the same in every repeat; of the times the median counts, and their spread is kept.
 """
 
 from __future__ import annotations
@@ -9,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from statistics import median
 
 from minillm.backends.base import Backend
 from minillm.core.metrics import request_metrics
@@ -20,7 +20,7 @@ BUDGETS = (32, 64, 128, 256)  # tokens of a step
 PROMPTS = (128, 256, 512)  # tokens of the prompt that arrives
 DECODERS = (1, 4, 8)
 QUIET = 6  # gaps before the prompt arrives, and at least as many after its first token
-REPEATS = 2
+REPEATS = 7
 _START = 16  # tokens that a decoding request began with
 _TEXT = (
     "The report of the Secretary shows that the public revenue has grown in the past year, while the debt was made "
@@ -59,29 +59,31 @@ def num_gaps(prompt: int, decoders: int) -> int:
 
 
 @cache
-def run(budget: int | None, prompt: int, decoders: int) -> Served:
-    """The run under ``budget`` tokens a step; None computes the prompt in one step."""
+def repeats(budget: int | None, prompt: int, decoders: int) -> tuple[Served, ...]:
+    """The run under ``budget`` tokens a step, ``REPEATS`` times; None computes the prompt in one step."""
     with one_thread():
-        runs = [
+        return tuple(
             serve(bundled.backend(), bundled.encode(_TEXT), budget, prompt, decoders, thread_clock())
             for _ in range(REPEATS)
-        ]
-    return quickest(runs)
+        )
 
 
-def quickest(runs: Sequence[Served]) -> Served:
-    """The run whose every step took the least of its times in ``runs``, which differ in times alone."""
+def run(budget: int | None, prompt: int, decoders: int) -> Served:
+    """The run whose every step took the median of its times."""
+    return medians(repeats(budget, prompt, decoders))
+
+
+def medians(runs: Sequence[Served]) -> Served:
+    """One run of ``runs``, which differ in times alone, with the median of each of its times."""
     first = runs[0]
     for other in runs:
         if [s.prompt_tokens for s in other.steps] != [s.prompt_tokens for s in first.steps]:
             raise RuntimeError("two runs of one workload planned different steps: their times cannot be compared")
     steps = tuple(
-        Step(min(s.gap_s for s in same), same[0].prompt_tokens) for same in zip(*(r.steps for r in runs), strict=True)
+        Step(median(s.gap_s for s in same), same[0].prompt_tokens)
+        for same in zip(*(r.steps for r in runs), strict=True)
     )
-    busy = sum(1 for s in steps if s.prompt_tokens)
-    # The prompt waits for nobody: its first token ends the last step that computes some of it.
-    ttft_s = sum(s.gap_s for s in steps[QUIET : QUIET + busy])
-    return Served(steps, ttft_s, first.written)
+    return Served(steps, median(r.ttft_s for r in runs), first.written)
 
 
 def serve(
