@@ -288,7 +288,7 @@ VISUALIZER = Visualizer(
     ),
     inputs=(
         Number("context", "Length", "tokens", 4096, LENGTHS[0], LENGTHS[-1], "Tokens of the request.", log=True),
-        replace(model_choice("; weights and cache in bf16"), default="llama-3.1-8b"),
+        model_choice("; weights and cache in bf16"),
         replace(accelerator_choice("Dense bf16 peak from its data sheet."), more=True),
         Number(
             "link",
