@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -12,8 +13,8 @@ from minillm.core.clock import VirtualClock
 from minillm.models.tokenizer import load_tokenizer
 from visualizers.figures import prefix_hits
 from visualizers.figures.prefix_hits import LONGEST, NAMES, VISUALIZER
-from visualizers.runs import prefix_run
-from visualizers.runs.prefix_run import BLOCK_SIZES, SYSTEM_TOKENS, Served, serve, shared_tokens
+from visualizers.runs import bundled, prefix_run
+from visualizers.runs.prefix_run import BLOCK_SIZES, REPEATS, SYSTEM_TOKENS, Served, serve, shared_tokens
 
 _encode = load_tokenizer(hub.BUNDLED / "tiny").encode
 STATES = list(product(SYSTEM_TOKENS, BLOCK_SIZES, (False, True)))
@@ -71,7 +72,7 @@ def test_a_repeated_prompt_never_hits_its_last_token() -> None:
 
 @pytest.mark.parametrize("salt", ["all", "tenant"])
 def test_the_bars_add_up_to_the_prompts(monkeypatch: pytest.MonkeyPatch, salt: str) -> None:
-    monkeypatch.setattr(prefix_run, "run", hashed)
+    monkeypatch.setattr(prefix_run, "repeats", lambda *asked: (hashed(*asked),) * 2)
     data = prefix_hits.compute({"block_size": "16", "system": 250, "salt": salt})
     for row in data.rows["requests"]:
         bars = {p["part"]: (p["from"], p["to"]) for p in data.rows["parts"] if p["request"] == row["request"]}
@@ -79,6 +80,15 @@ def test_the_bars_add_up_to_the_prompts(monkeypatch: pytest.MonkeyPatch, salt: s
         assert sum(lengths.values()) == row["prompt"] == row["found"] + row["computed"]
         assert lengths.get(prefix_hits.FOUND, 0) == row["found"]
         assert lengths.get(prefix_hits.LOST, 0) == row["shared"] - row["found"]
+        # The words are those at the place where the hit ends.
+        tokens = next(
+            s.sent.tokens for s in hashed(250, 16, salt == "tenant", True) if row["request"] == NAMES[s.sent.name]
+        )
+        words = {w["part"]: w["text"] for w in data.rows["words"] if w["request"] == row["request"]}
+        assert set(words) == set(bars)
+        text = bundled.decode(list(tokens[row["found"] :]))
+        assert text.startswith(words.get(prefix_hits.LOST) or words[prefix_hits.NEW])
+        assert bundled.decode(list(tokens[: row["found"]])).endswith(words.get(prefix_hits.FOUND, ""))
     assert data.values["hit_rate"] == pytest.approx(
         sum(r["found"] for r in data.rows["requests"]) / sum(r["prompt"] for r in data.rows["requests"])
     )
@@ -94,4 +104,20 @@ def test_the_real_model_answers_the_same_with_the_cache() -> None:
     assert data.values["same_answers"] == len(NAMES)
     assert data.values["found_b"] == 48
     assert all(row["ttft"] > 0 and row["ttft_without"] > 0 for row in data.rows["requests"])
-    assert "quickest of 3 runs" in VISUALIZER.provenance()
+    assert f"median of {REPEATS} runs" in VISUALIZER.provenance()
+
+
+def test_times_are_medians_and_a_difference_within_the_spread_is_called_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def repeats(seconds: tuple[float, ...], without: tuple[float, ...]) -> None:
+        def run(system: int, size: int, salted: bool, caching: bool) -> tuple[tuple[Served, ...], ...]:
+            one = hashed(system, size, salted, caching)
+            return tuple(tuple(replace(s, ttft_s=t) for s in one) for t in (seconds if caching else without))
+
+        monkeypatch.setattr(prefix_run, "repeats", run)
+
+    repeats((1.0, 1.1, 3.0), (1.05, 1.2, 0.9))
+    data = prefix_hits.compute(VISUALIZER.defaults())
+    assert (data.values["ttft_b"], data.values["ttft_without_b"]) == (1.1, 1.05)
+    assert "within the spread" in VISUALIZER.sentence(data)
+    repeats((1.0, 1.1, 1.2), (2.0, 2.1, 2.2))
+    assert "within the spread" not in VISUALIZER.sentence(prefix_hits.compute(VISUALIZER.defaults()))

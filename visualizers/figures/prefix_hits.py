@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -12,10 +12,12 @@ import altair as alt
 import numpy as np
 
 from visualizers.contract import Choice, Column, Data, Number, Table, Visualizer
-from visualizers.levels.charts import colour_scale, rows
+from visualizers.formats import format_value
+from visualizers.levels.charts import Spec, colour_scale, constant, rows, spec
 from visualizers.palette import colour
-from visualizers.runs import prefix_run
+from visualizers.runs import bundled, prefix_run
 from visualizers.runs.bundled import MODEL
+from visualizers.runs.measure import Times
 from visualizers.runs.prefix_run import BLOCK_SIZES, REPEATS, SYSTEM_TOKENS, Served, shared_tokens
 
 NAMES = {
@@ -28,17 +30,28 @@ NAMES = {
 }
 FOUND, LOST, NEW = "found", "shared, not found", "new"
 PARTS = {FOUND: "cached", LOST: "waiting", NEW: "prefill"}
+COLUMNS = {FOUND: 0.36, LOST: 0.38, NEW: 0.66}  # of the width: where the words end, begin and begin
 LONGEST = 320  # tokens of the axis
+WITH, WITHOUT = "with the cache", "without"
+TIMES = {WITHOUT: "free", WITH: "prefill"}
+_LETTERS = 60  # of the words that a figure has room for, at most
+_ROW = 58  # pixels of a request
 
 
 def compute(inputs: Mapping[str, Any]) -> Data:
-    """The six requests with the cache and without, and what they found."""
+    """The six requests with the cache and without, what they found, and the words where that ends."""
     size, system = int(inputs["block_size"]), int(inputs["system"])
     salted = inputs["salt"] == "tenant"
-    served = prefix_run.run(system, size, salted, True)
+    repeats = prefix_run.repeats(system, size, salted, True)
     # Blocks and salts change nothing in a run that keeps nothing: it is made once.
-    without = prefix_run.run(system, 16, False, False)
-    requests = [_request(served[: i + 1], salted, other) for i, other in enumerate(without)]
+    repeats_without = prefix_run.repeats(system, 16, False, False)
+    served, without = repeats[0], repeats_without[0]
+    times = [_times(repeats, i) for i in range(len(served))]
+    times_without = [_times(repeats_without, i) for i in range(len(served))]
+    requests = [
+        _request(served[: i + 1], salted, has, lacks)
+        for i, (has, lacks) in enumerate(zip(times, times_without, strict=True))
+    ]
     prompt, found = (sum(r[key] for r in requests) for key in ("prompt", "found"))
     values: dict[str, Any] = {
         "block_size": size,
@@ -48,6 +61,7 @@ def compute(inputs: Mapping[str, Any]) -> Data:
         "ttft_sum": sum(r["ttft"] for r in requests),
         "ttft_sum_without": sum(r["ttft_without"] for r in requests),
         "same_answers": sum(s.written == o.written for s, o in zip(served, without, strict=True)),
+        "miss_differs": times[4].differs_from(times_without[4]),
     }
     for letter, r in zip("abcdef", requests, strict=True):
         values |= {f"{key}_{letter}": r[key] for key in _PER_REQUEST}
@@ -56,7 +70,13 @@ def compute(inputs: Mapping[str, Any]) -> Data:
         {
             "requests": requests,
             "parts": [part for r in requests for part in _parts(r)],
-            "edges": [{"at": at} for at in range(size, LONGEST, size)] if size > 1 else [],
+            "words": [words for r, s in zip(requests, served, strict=True) for words in _words(r, s)],
+            "edges": [{"at": at} for at in range(size, LONGEST, size)] if size > 4 else [],
+            "times": [
+                _bar(served[i].sent.name, which, of[i])
+                for i in range(len(served))
+                for which, of in ((WITHOUT, times_without), (WITH, times))
+            ],
         },
     )
 
@@ -64,7 +84,11 @@ def compute(inputs: Mapping[str, Any]) -> Data:
 _PER_REQUEST = {"prompt": "tokens", "shared": "tokens", "found": "tokens", "ttft": "s", "ttft_without": "s"}
 
 
-def _request(upto: tuple[Served, ...], salted: bool, without: Served) -> dict[str, Any]:
+def _times(repeats: Sequence[Sequence[Served]], request: int) -> Times:
+    return Times.of([run[request].ttft_s for run in repeats])
+
+
+def _request(upto: Sequence[Served], salted: bool, times: Times, times_without: Times) -> dict[str, Any]:
     *before, served = upto
     prompt, shared = len(served.sent.tokens), shared_tokens(served.sent, before, salted)
     return {
@@ -73,43 +97,119 @@ def _request(upto: tuple[Served, ...], salted: bool, without: Served) -> dict[st
         "shared": shared,
         "found": served.hit_tokens,
         "computed": prompt - served.hit_tokens,
-        "ttft": round(served.ttft_s, 6),
-        "ttft_without": round(without.ttft_s, 6),
+        "ttft": round(times.median_s, 6),
+        "spread": _spread(times),
+        "ttft_without": round(times_without.median_s, 6),
+        "spread_without": _spread(times_without),
     }
 
 
+def _spread(times: Times) -> str:
+    return f"{format_value(times.low_s, 'seconds')} to {format_value(times.high_s, 'seconds')}"
+
+
+def _bar(name: str, which: str, times: Times) -> dict[str, Any]:
+    low, middle, high = (round(1e3 * s, 3) for s in (times.low_s, times.median_s, times.high_s))
+    return {"key": f"{name} {which}", "name": name, "which": which, "low": low, "ms": middle, "high": high}
+
+
 def _parts(request: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [
+        {"request": request["request"], "part": part, "from": a, "to": b}
+        for part, (a, b) in _ends(request).items()
+        if b > a
+    ]
+
+
+def _ends(request: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
+    """From which token of the prompt to which each part goes."""
     found, shared, prompt = request["found"], request["shared"], request["prompt"]
-    ends = {FOUND: (0, found), LOST: (found, shared), NEW: (shared, prompt)}
-    return [{"request": request["request"], "part": part, "from": a, "to": b} for part, (a, b) in ends.items() if b > a]
+    return {FOUND: (0, found), LOST: (found, shared), NEW: (max(found, shared), prompt)}
 
 
-def figure(data: Data) -> dict[str, Any]:
-    """The prompts along their tokens, cut into blocks, and the time to each first token."""
+def _words(request: Mapping[str, Any], served: Served) -> list[dict[str, Any]]:
+    """The end of what was found, what is shared and was not found, and the beginning of what is new."""
+    texts = {part: bundled.decode(list(served.sent.tokens[a:b])) for part, (a, b) in _ends(request).items()}
+    texts[FOUND] = texts[FOUND][-_LETTERS:]
+    return [
+        {"request": request["request"], "part": part, "text": text[:_LETTERS].replace("\n", "⏎")}
+        for part, text in texts.items()
+        if text
+    ]
+
+
+def figure(data: Data) -> Spec:
+    """The prompts along their tokens with the words where a hit ends, and the time to each first token."""
     return _chart()
 
 
 @cache
-def _chart() -> dict[str, Any]:
-    y = alt.Y("request:N", scale=alt.Scale(domain=list(NAMES.values()), paddingInner=0.25), axis=alt.Axis(title=None))
+def _chart() -> Spec:
+    return spec(alt.vconcat(_prompts(), _times_chart(), spacing=24).resolve_scale(color="independent"))
+
+
+def _prompts() -> Any:
+    y = alt.Y("request:N", axis=None, scale=alt.Scale(domain=list(NAMES.values()), padding=0))
     x = alt.X("from:Q", title="tokens of the prompt", scale=alt.Scale(domain=[0, LONGEST], nice=False))
     parts = (
         alt.Chart(rows("parts"))
-        .mark_bar()
+        .mark_bar(height=13)
         .encode(x=x, x2="to:Q", y=y, color=alt.Color("part:N", scale=colour_scale(PARTS), legend=alt.Legend()))
     )
+    bars = len(NAMES) * _ROW
     edges = alt.Chart(rows("edges")).mark_rule(color=colour("page"), strokeWidth=1.5).encode(x="at:Q")
-    prompts = alt.layer(parts, edges, height=len(NAMES) * 24, title="Prompts, cut into blocks")
-    base = alt.Chart(rows("requests")).transform_calculate(
-        ms="1000 * datum.ttft", ms_without="1000 * datum.ttft_without"
+    names = (
+        alt.Chart(rows("requests"))
+        .mark_text(align="left", yOffset=-16, fontWeight="bold")
+        .encode(x=constant(alt.XValue, 0), y=y, text="request:N")
     )
-    before = base.mark_bar(height={"band": 0.9}, color=colour("free"), opacity=0.4).encode(
-        x=alt.X("ms_without:Q", title="milliseconds"), y=y
+    counts = (
+        alt.Chart(rows("requests"))
+        .transform_calculate(said="datum.found + ' of ' + datum.prompt + ' found'")
+        .mark_text(align="right", yOffset=-16, color=colour("muted"), fontSize=11)
+        .encode(x=constant(alt.XValue, "width"), y=y, text="said:N")
     )
-    after = base.mark_bar(height={"band": 0.5}, color=colour("prefill")).encode(x="ms:Q", y=y)
-    times = alt.layer(before, after, height=len(NAMES) * 24, title="TTFT: pale without the cache, strong with it")
-    found: dict[str, Any] = alt.vconcat(prompts, times, spacing=22).to_dict()
-    return found
+    return alt.layer(
+        parts,
+        edges,
+        names,
+        counts,
+        *(_column(part, y) for part in PARTS),
+        height=bars,
+        title=alt.Title("Prompts, and where a hit ends", frame="group"),
+    )
+
+
+def _column(part: str, y: Any) -> Any:
+    """The words of one part, under the bars: those found end where the others begin."""
+    ends = part == FOUND
+    room = {FOUND: COLUMNS[FOUND], LOST: COLUMNS[NEW] - COLUMNS[LOST], NEW: 1 - COLUMNS[NEW]}[part] - 0.015
+    said = "'…' + datum.text" if ends else "datum.text"
+    return (
+        alt.Chart(rows("words"))
+        .transform_filter(f"datum.part === '{part}'")
+        .transform_calculate(said=said)
+        .mark_text(
+            align="right" if ends else "left",
+            dir="rtl" if ends else "ltr",
+            limit=alt.ExprRef(f"{room} * width"),
+            yOffset=17,
+            fontSize=11,
+            color=colour("muted" if ends else "text" if part == LOST else PARTS[NEW]),
+        )
+        .encode(x=constant(alt.XValue, alt.ExprRef(f"{COLUMNS[part]} * width")), y=y, text="said:N")
+    )
+
+
+def _times_chart() -> Any:
+    """Medians of both, and the middle half of the repeats as a line."""
+    y = alt.Y("name:N", axis=alt.Axis(title=None, domain=False), scale=alt.Scale(domain=list(NAMES), paddingInner=0.3))
+    base = alt.Chart(rows("times")).encode(y=y, yOffset=alt.YOffset("which:N", scale=alt.Scale(domain=list(TIMES))))
+    colours = alt.Color("which:N", scale=colour_scale(TIMES), legend=alt.Legend())
+    bars = base.mark_bar().encode(x=alt.X("ms:Q", title="milliseconds", scale=alt.Scale(domainMin=0)), color=colours)
+    spread = base.mark_rule(color=colour("text"), strokeWidth=1.5).encode(x="low:Q", x2="high:Q")
+    title = alt.Title("Time to first token, with its spread", frame="group")
+    return alt.layer(bars, spread, height=len(NAMES) * 24, title=title)
 
 
 def table(data: Data) -> Table:
@@ -122,7 +222,9 @@ def table(data: Data) -> Table:
             Column("found", "Found", "tokens", "int"),
             Column("computed", "Computed", "tokens", "int"),
             Column("ttft_without", "TTFT without", "", "seconds"),
+            Column("spread_without", "Half of its repeats"),
             Column("ttft", "TTFT with", "", "seconds"),
+            Column("spread", "Half of its repeats"),
         ),
         data.rows["requests"],
     )
@@ -132,13 +234,19 @@ def sentence(data: Data) -> str:
     """What is found and what is not."""
     same = data.values["same_answers"] == len(NAMES)
     blocks = "one token" if data.values["block_size"] == 1 else "{block_size|int} tokens"
+    miss = (
+        "takes {ttft_e|seconds} with the cache and {ttft_without_e|seconds} without"
+        if data.values["miss_differs"]
+        else "takes as long as without the cache, within the spread of the repeats"
+    )
     return (
         f"In blocks of {blocks} "
         "B finds {found_b|int} of the {shared_b|int} tokens that it shares, and "
         "its first token comes after {ttft_b|seconds} instead of {ttft_without_b|seconds}. D is A's prompt again: it "
-        "finds {found_d|int} of {prompt_d|int} tokens, never all. E puts one line in front of it and finds "
-        "{found_e|int}; F, of another tenant, finds {found_f|int}. Over all six, {hit_rate|percent} of the prompt "
-        "tokens were found, and " + ("no answer changed." if same else "{same_answers|int} answers are the same.")
+        "finds {found_d|int} of {prompt_d|int} tokens, never all. E puts one line in front of it, finds "
+        "{found_e|int} and " + miss + "; F, of another tenant, finds {found_f|int}. Over all six, {hit_rate|percent} "
+        "of the prompt tokens were found, and "
+        + ("no answer changed." if same else "{same_answers|int} answers are the same.")
     )
 
 
@@ -146,7 +254,7 @@ def provenance() -> str:
     """On what the requests ran."""
     machine = platform.processor() or platform.machine()
     return (
-        f"Model {MODEL} on the NumPy backend, float32, greedy, one request at a time; of each TTFT the quickest of "
+        f"Model {MODEL} on the NumPy backend, float32, greedy, one request at a time; of each TTFT the median of "
         f"{REPEATS} runs, in processor time of one thread; {machine}, Python {platform.python_version()}, NumPy "
         f"{np.__version__}, {datetime.date.today()}."
     )
@@ -178,6 +286,7 @@ VISUALIZER = Visualizer(
             "How many tokens the system prompt has.",
             instant="grid",
             stops=SYSTEM_TOKENS,
+            more=True,
         ),
         Choice(
             "salt",
@@ -185,6 +294,7 @@ VISUALIZER = Visualizer(
             "all",
             {"all": "all tenants", "tenant": "each alone"},
             "A salt in the key of its blocks keeps a tenant's cache to itself.",
+            more=True,
         ),
     ),
     units={
@@ -195,6 +305,7 @@ VISUALIZER = Visualizer(
         "ttft_sum": "s",
         "ttft_sum_without": "s",
         "same_answers": "",
+        "miss_differs": "",
         **{f"{key}_{letter}": unit for letter in "abcdef" for key, unit in _PER_REQUEST.items()},
     },
     compute=compute,
