@@ -59,12 +59,13 @@ class Workload:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Of the conversations' requests: prompt tokens and those found, and the mean TTFT."""
+    """Of the conversations' requests: prompt tokens and those found, the mean TTFT."""
 
     requests: int
     prompt_tokens: int
     found_tokens: int
     ttft_s: float
+    end_s: float  # of the run
 
     @property
     def hit_rate(self) -> float:
@@ -97,6 +98,19 @@ def serve(
     traffic: Traffic, pool_tokens: int | None, policy: EvictionName | None = "lru", index: IndexName = "hash"
 ) -> Outcome:
     """The workload from a pool of so many tokens; None has room for everything. Without a policy nothing is cached."""
+    _, run = prepared(traffic, pool_tokens, policy, index)
+    return run(lambda: None)
+
+
+def prepared(
+    traffic: Traffic,
+    pool_tokens: int | None,
+    policy: EvictionName | None,
+    index: IndexName = "hash",
+    *,
+    record_trace: bool = False,
+) -> tuple[Bench, Callable[[Callable[[], None]], Outcome]]:
+    """An engine that has been asked for the workload, and what runs it: ``look`` is called after every step."""
     model, machine = catalog.model(MODEL), catalog.accelerator(ACCELERATOR)
     work = workload(traffic)
     bench = Bench.modelled(
@@ -107,20 +121,31 @@ def serve(
         prefix_caching=policy is not None,
         prefix_index=index,
         eviction=policy or "lru",
+        record_trace=record_trace,
     )
     talks = _converse(bench, work.conversations, salted=traffic == "salts")
     for arrival_s, document in work.documents:
         bench.ask(document, ANSWER_TOKENS, arrival_s=arrival_s)
-    while bench.engine.has_work():
-        for event in bench.engine.step():
-            if event.kind == "finish":
-                talks(event.request_id, event.time_s)
+
+    def run(look: Callable[[], None]) -> Outcome:
+        while bench.engine.has_work():
+            for event in bench.engine.step():
+                if event.kind == "finish":
+                    talks(event.request_id, event.time_s)
+            look()
+        return _outcome(bench)
+
+    return bench, run
+
+
+def _outcome(bench: Bench) -> Outcome:
     asked = [r for r in bench.requests if r.request_id.startswith("c")]
     return Outcome(
         requests=len(asked),
         prompt_tokens=sum(r.num_prompt for r in asked),
         found_tokens=sum(r.num_cached for r in asked),
         ttft_s=sum(r.token_times_s[0] - r.arrival_s for r in asked) / len(asked),
+        end_s=max(r.token_times_s[-1] for r in bench.requests),
     )
 
 
