@@ -21,6 +21,7 @@ TITLES = {"static": "Static", "dynamic": "Dynamic", "continuous": "Continuous"}
 WAITS, PREFILL, DECODE, HELD = "waiting", "prefill", "decode", "answered, row held"
 KINDS = {WAITS: "waiting", PREFILL: "prefill", DECODE: "decode", HELD: "free"}
 BATCH_HEIGHT, QUEUE_HEIGHT = 104, 26  # pixels of all rows of a batch, and of everybody waiting
+_NOW = "(datum.share * datum.horizon / 100)"  # where the line stands
 NAMED = 0.045  # of the axis: the shortest bar that has room for its number
 
 
@@ -47,7 +48,7 @@ def compute(inputs: Mapping[str, Any]) -> Data:
     slots = {policy: batching_run.slots(those) for policy, those in served.items()}
     found: dict[str, Sequence[Mapping[str, Any]]] = {
         policy: [
-            {**_bar(i, s), **_lane(slots[policy][i], asked[2]), "now": now, "horizon": horizon}
+            {**_bar(i, s), **_lane(slots[policy][i], asked[2]), "share": inputs["moment"], "horizon": horizon}
             for i, s in enumerate(those)
         ]
         for policy, those in served.items()
@@ -90,7 +91,7 @@ def _bar(number: int, s: Served) -> dict[str, Any]:
 
 def _lane(slot: int, batch: int) -> dict[str, float]:
     """Where a row of the batch is drawn: shares of the height that all rows have together."""
-    return {"top": round(slot / batch, 4), "bottom": round((slot + 0.86) / batch, 4)}
+    return {"top": round(slot / batch, 4), "high": round(0.86 / batch, 4)}
 
 
 def _note(values: Mapping[str, Any], policy: str) -> str:
@@ -108,7 +109,7 @@ def _request(number: int, served: Mapping[str, Sequence[Served]]) -> dict[str, A
     }
     for policy, those in served.items():  # to 0.1 ms: modelled time says no more, and a page loads less
         s = those[number]
-        found |= {f"ttft_{policy}": round(s.ttft_s, 4), f"e2e_{policy}": round(s.end_s - job.arrival_s, 4)}
+        found |= {f"ttft_{policy}": round(s.ttft_s, 4), f"e2e_{policy}": round(s.end_s - job.arrival_s, 3)}
     return found
 
 
@@ -127,12 +128,12 @@ def _chart() -> Spec:
 def _batch(policy: str) -> Any:
     """A lane for each row of the batch: whose answer it computes, and for how long it is held for nothing."""
     lanes = alt.Scale(domain=[0, 1], reverse=True, nice=False)
-    at_now = "datum.start <= datum.now && datum.now < datum.released"
+    at_now = f"datum.start <= {_NOW} && {_NOW} < datum.released"
     bars = alt.Chart(rows(policy))
 
     def part(start: str, end: str, kind: str) -> Any:
         return (
-            bars.transform_calculate(kind=f"'{kind}'")
+            bars.transform_calculate(kind=f"'{kind}'", bottom="datum.top + datum.high")
             .mark_rect()
             .encode(
                 x=_time(start),
@@ -146,7 +147,7 @@ def _batch(policy: str) -> Any:
 
     numbers = (
         bars.transform_filter(f"datum.released - datum.start > {NAMED} * datum.horizon")
-        .transform_calculate(middle="(datum.top + datum.bottom) / 2")
+        .transform_calculate(middle="datum.top + datum.high / 2")
         .mark_text(align="left", dx=3, fontSize=10, fontWeight="bold")
         .encode(
             x=_time("start"),
@@ -193,9 +194,9 @@ def _now(axis: Any = None) -> Any:
 
 def _heading(policy: str) -> Any:
     """The policy's name, with what its rows do at the moment."""
-    works = "datum.start <= datum.now && datum.now < datum.end ? 1 : 0"
-    holds = "datum.end <= datum.now && datum.now < datum.released ? 1 : 0"
-    waits = "datum.arrival <= datum.now && datum.now < datum.start ? 1 : 0"
+    works = f"datum.start <= {_NOW} && {_NOW} < datum.end ? 1 : 0"
+    holds = f"datum.end <= {_NOW} && {_NOW} < datum.released ? 1 : 0"
+    waits = f"datum.arrival <= {_NOW} && {_NOW} < datum.start ? 1 : 0"
     now = (
         alt.Chart(rows(policy))
         .transform_calculate(works=works, holds=holds, waits=waits)
