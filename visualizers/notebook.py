@@ -104,7 +104,8 @@ def chart(visualizer: Visualizer, data: Data) -> Chart:
     plain = plain_data(data, visualizer.units, visualizer.name)
     spec = charts.spec(visualizer.figure(plain))
     if "autosize" not in spec:
-        spec = charts.sized(spec, plain.rows, min(framed() or charts.WIDE, charts.WIDE))
+        width = min(framed() or charts.WIDE, charts.WIDE)
+        spec = charts.sized(spec, plain.rows, width, charts.room(spec, plain.rows))
     spec["datasets"] = dict(plain.rows)
     spec["usermeta"] = {"embedOptions": {"renderer": "svg", "actions": False}}
     return Chart(spec)
