@@ -30,7 +30,8 @@ NAMES = {
 }
 FOUND, LOST, NEW = "found", "shared, not found", "new"
 PARTS = {FOUND: "cached", LOST: "waiting", NEW: "prefill"}
-COLUMNS = {FOUND: 0.36, LOST: 0.38, NEW: 0.66}  # of the width: where the words end, begin and begin
+COLUMNS = {FOUND: 0.37, LOST: 0.37, NEW: 0.66}  # of the width: where the words end, begin and begin
+_ASIDE = 9  # pixels on either side of where two of them meet
 LONGEST = 320  # tokens of the axis
 WITH, WITHOUT = "with the cache", "without"
 TIMES = {WITHOUT: "free", WITH: "prefill"}
@@ -183,7 +184,7 @@ def _prompts() -> Any:
 def _column(part: str, y: Any) -> Any:
     """The words of one part, under the bars: those found end where the others begin."""
     ends = part == FOUND
-    room = {FOUND: COLUMNS[FOUND], LOST: COLUMNS[NEW] - COLUMNS[LOST], NEW: 1 - COLUMNS[NEW]}[part] - 0.015
+    room = {FOUND: COLUMNS[FOUND], LOST: COLUMNS[NEW] - COLUMNS[LOST], NEW: 1 - COLUMNS[NEW]}[part]
     said = "'…' + datum.text" if ends else "datum.text"
     return (
         alt.Chart(rows("words"))
@@ -192,12 +193,16 @@ def _column(part: str, y: Any) -> Any:
         .mark_text(
             align="right" if ends else "left",
             dir="rtl" if ends else "ltr",
-            limit=alt.ExprRef(f"{room} * width"),
+            limit=alt.ExprRef(f"{room:g} * width - {2 * _ASIDE}"),
             yOffset=17,
             fontSize=11,
             color=colour("muted" if ends else "text" if part == LOST else PARTS[NEW]),
         )
-        .encode(x=constant(alt.XValue, alt.ExprRef(f"{COLUMNS[part]} * width")), y=y, text="said:N")
+        .encode(
+            x=constant(alt.XValue, alt.ExprRef(f"{COLUMNS[part]} * width + {-_ASIDE if ends else _ASIDE}")),
+            y=y,
+            text="said:N",
+        )
     )
 
 

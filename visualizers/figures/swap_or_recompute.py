@@ -191,12 +191,9 @@ def _ratios() -> Any:
     here = alt.Chart(rows("points")).mark_point(size=150, opacity=1, color=colour("accent"))
     here_said = (
         alt.Chart(rows("points"))
-        .transform_calculate(
-            said="datum.ratio >= 1 ? 'swapping ' + format(datum.ratio, '.2~f') + ' times as fast' : "
-            "'computing ' + format(1 / datum.ratio, '.2~f') + ' times as fast'"
-        )
+        .transform_calculate(said="format(max(datum.ratio, 1 / datum.ratio), '.3~r') + ' times as fast'")
         .mark_text(
-            align=alt.ExprRef("datum.tokens < 3000 ? 'left' : 'right'"),
+            align=alt.ExprRef("datum.tokens < 4000 ? 'left' : 'right'"),
             dy=-15,
             fontWeight="bold",
             color=colour("accent"),
