@@ -197,7 +197,8 @@ def room(found: Spec, datasets: Rows) -> int:
 
     walk(found, "")
     padding = found["config"]["padding"]
-    return math.ceil(widest + padding["left"] + padding["right"] + _BESIDE)
+    total: float = widest + padding["left"] + padding["right"] + _BESIDE
+    return math.ceil(total)
 
 
 def _labels_width(y: Mapping[str, Any], records: Sequence[Mapping[str, Any]]) -> float:
