@@ -26,6 +26,9 @@ updated: 2026-11-29
 blocks
 ```
 
+```begin
+```
+
 Start with [the cache](basics/cache.md#the-problem). Agents read [llms.txt](llms.txt).
 
 ```map

@@ -73,6 +73,12 @@ def test_a_page_is_whole(browser: Browser, address: str, name: str, width: int, 
     assert response.ok
     wake(page)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert (
+        page.evaluate(
+            "[...document.querySelectorAll('[id]')].map((e) => e.id).filter((id, i, all) => all.indexOf(id) !== i)"
+        )
+        == []
+    )
     violations = Axe().run(page).response["violations"]
     serious = [
         (v["id"], [node["target"] for node in v["nodes"]]) for v in violations if v["impact"] in ("serious", "critical")
@@ -120,6 +126,46 @@ def test_a_figure_moves_by_keyboard_and_agrees_with_its_twin(browser: Browser, a
     page.wait_for_function(moved, arg=[figure.element_handle(), before])
     page.wait_for_function("location.search.length > 1")
     context.close()
+
+
+@pytest.mark.parametrize(("width", "height"), [(1280, 720), (390, 844)])
+def test_the_first_screen_says_what_this_is_and_where_to_begin(
+    browser: Browser, address: str, width: int, height: int
+) -> None:
+    page = browser.new_page(viewport={"width": width, "height": height})
+    page.goto(address)
+    for text in ("How language models are served", "For those who serve models", "It runs."):
+        box = page.get_by_text(text).first.bounding_box()
+        assert box is not None
+        assert box["y"] + box["height"] < height
+    begin = page.locator(".hb-begin a")
+    box = begin.bounding_box()
+    assert box is not None
+    assert box["y"] + box["height"] < height
+    begin.click()
+    page.wait_for_url("**/foundations/prefill-and-decode/")
+    page.context.close()
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_the_map_can_be_read(browser: Browser, address: str, width: int) -> None:
+    page = browser.new_page(viewport={"width": width, "height": 900})
+    page.goto(address)
+    rows = page.locator(".hb-map li")
+    assert rows.count() == len([name for name in PAGES if name and not name.startswith("reference/")])
+    drawn = page.locator(".hb-map svg").bounding_box()
+    assert drawn is not None
+    dots = page.locator(".hb-map circle")
+    for index in range(rows.count()):
+        row, dot = rows.nth(index).bounding_box(), dots.nth(index).bounding_box()
+        assert row is not None
+        assert dot is not None
+        assert abs(row["y"] + row["height"] / 2 - dot["y"] - dot["height"] / 2) < 2  # a line ends at its page
+        assert row["x"] >= drawn["x"] + drawn["width"]  # and runs behind no word
+        assert rows.nth(index).evaluate("e => e.scrollHeight <= e.clientHeight + 1")  # whose title is whole
+    rows.filter(has_text="KV cache").first.locator("a").focus()
+    assert page.locator(".hb-map path[data-lit]").count() > 2
+    page.context.close()
 
 
 def test_each_query_leads_to_the_right_page_first(browser: Browser, address: str) -> None:

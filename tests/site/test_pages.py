@@ -128,7 +128,22 @@ def test_the_map_draws_every_page_and_its_needs(built: Any) -> None:
     assert ("../../serving/paging/", "5.4 Paging & sharing") in article.links
     assert "needs The cache" in article.text
     (lines,) = re.findall(r'<g class="hb-map-lines">(.*?)</g>', built.html("reference/map"))
-    assert lines.count("<path d=") == 1
+    assert re.findall(r'<path data-from="(.*?)" data-to="(.*?)"', lines) == [("cache", "paging")]
+
+
+def test_the_first_page_leads_to_the_first_chapter(built: Any) -> None:
+    html = built.html("")
+    assert '<p class="hb-begin"><a href="basics/cache/">Begin with 1.6 The cache</a></p>' in html
+    (link,) = re.findall(r"<a [^>]*md-footer__link--next[^>]*>", html)
+    assert 'href="basics/cache/"' in link
+    assert 'aria-label="Next: 1.6 The cache"' in link
+    assert "Begin with [1.6 The cache](" in (built.out / "index.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("url", PAGES)
+def test_ids_of_a_page_are_unique(built: Any, url: str) -> None:
+    ids = re.findall(r'\bid="([^"]*)"', built.html(url))
+    assert [name for name in ids if ids.count(name) > 1] == []
 
 
 def test_glossary_and_sources_name_the_pages(built: Any) -> None:

@@ -56,6 +56,11 @@ def picture(token: Token, handbook: Path) -> Picture:
     return found
 
 
+def is_begin(token: Token) -> bool:
+    """The block ``begin`` stands for the way to the first chapter."""
+    return token.kind == "fence" and token.argument == "begin"
+
+
 def parse(token: Token, before: Sequence[FigureBlock] = ()) -> FigureBlock:
     """The figure that ``token`` asks for, after those ``before`` it on the page. Raises :class:`BlockError`."""
     lines = [line.strip() for line in token.text.split("\n") if line.strip()]

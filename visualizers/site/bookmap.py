@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from visualizers.site.errors import Problem
 from visualizers.site.project import Page, Project
 from visualizers.site.text import address, content
 
-_BOX_HEIGHT = 34
-_ROW_STEP = 86
-_GAP = 26
-_CHARACTER = 7.6  # px of an average character at the size of the map's type
-_PADDING = 24
+# In px; `book.css` gives the rows these heights, so that the lines end at their pages.
+_ROW = 44
+_PART = 34
+_LINES = 96  # width of the lines' own column: no line runs behind a word
 
 
 @dataclass(frozen=True)
-class _Box:
+class _Row:
     page: Page
-    x: float  # centre
-    y: float  # top
-    width: float
+    y: float  # its middle
 
 
 def cycles(project: Project) -> list[Problem]:
@@ -55,86 +51,72 @@ def cycles(project: Project) -> list[Problem]:
     return problems
 
 
-def depths(project: Project) -> Mapping[str, int]:
-    """For each stem how many pages lie on the longest way down. The dependencies must have no ring."""
-    known: dict[str, int] = {}
-
-    def depth(stem: str) -> int:
-        if stem not in known:
-            needed = project.by_stem[stem].meta.depends_on
-            known[stem] = 1 + max((depth(s) for s in needed), default=-1)
-        return known[stem]
-
-    for stem in project.by_stem:
-        depth(stem)
-    return known
+def _rows(project: Project) -> tuple[dict[str, _Row], float]:
+    """The pages in the order in which they are read, below the headings of their parts; and the height of all."""
+    rows: dict[str, _Row] = {}
+    y = 0.0
+    for _, pages in _parts(project):
+        y += _PART
+        for page in pages:
+            rows[page.stem] = _Row(page, y + _ROW / 2)
+            y += _ROW
+    return rows, y
 
 
-def _layout(project: Project) -> tuple[dict[str, _Box], float, float]:
-    """Boxes in rows by depth; within a row each stands near the middle of what it needs."""
-    level = depths(project)
-    rows: list[list[Page]] = [[] for _ in range(max(level.values(), default=-1) + 1)]
-    for page in project.chapters:
-        rows[level[page.stem]].append(page)
-    boxes: dict[str, _Box] = {}
-
-    def wanted(page: Page) -> float:
-        above = [boxes[stem].x for stem in page.meta.depends_on if stem in boxes]
-        return sum(above) / len(above) if above else 0.0
-
-    widths = {page.stem: len(page.label) * _CHARACTER + _PADDING for page in project.chapters}
-    widest = max((sum(widths[p.stem] + _GAP for p in row) - _GAP for row in rows), default=0)
-    for number, row in enumerate(rows):
-        ordered = sorted(row, key=wanted) if number else row
-        x = (widest - (sum(widths[p.stem] + _GAP for p in ordered) - _GAP)) / 2
-        for page in ordered:
-            width = widths[page.stem]
-            boxes[page.stem] = _Box(page, x + width / 2, number * _ROW_STEP + 1, width)
-            x += width + _GAP
-    return boxes, widest, max(len(rows) - 1, 0) * _ROW_STEP + _BOX_HEIGHT + 2
+def _parts(project: Project) -> list[tuple[str, list[Page]]]:
+    found = [(part.title, [project.by_path[p] for p in part.paths if p in project.by_path]) for part in project.parts]
+    return [(title, pages) for title, pages in found if title and pages]
 
 
-def svg(project: Project) -> str:
-    """The map as a picture whose boxes are links; the list below it says the same in words."""
-    boxes, width, height = _layout(project)
-    lines = []
-    for box in boxes.values():
-        for stem in box.page.meta.depends_on:
-            above = boxes[stem]
-            start, end = above.y + _BOX_HEIGHT, box.y
-            bend = min(36.0, (end - start) / 2)
-            lines.append(
-                f'<path d="M{above.x:.0f} {start:.0f} C{above.x:.0f} {start + bend:.0f} '
-                f'{box.x:.0f} {end - bend:.0f} {box.x:.0f} {end:.0f}"/>'
-            )
-    # Links are HTML in the drawing: the theme's navigation trips over links of SVG's own kind.
-    shapes = [
-        f'<foreignObject x="{box.x - box.width / 2:.0f}" y="{box.y:.0f}" width="{box.width:.0f}" '
-        f'height="{_BOX_HEIGHT}"><a class="hb-map-box" href="{address(project.site_url + box.page.url)}">'
-        f"{content(box.page.label)}</a></foreignObject>"
-        for box in boxes.values()
+def _arc(start: float, end: float, furthest: float) -> str:
+    """A line from one row to another, further out the further they are apart."""
+    reach = 8 + (_LINES - 18) * abs(end - start) / furthest
+    x = _LINES - 6
+    return f"M{x} {start:.0f}C{x - reach * 4 / 3:.0f} {start:.0f} {x - reach * 4 / 3:.0f} {end:.0f} {x} {end:.0f}"
+
+
+def drawing(project: Project) -> str:
+    """The pages as a list in reading order, and beside it a line from each to every page that it needs.
+
+    One HTML block without blank lines; the same on a phone and on a desk.
+    """
+    rows, height = _rows(project)
+    needs = [(rows[stem], row) for row in rows.values() for stem in row.page.meta.depends_on if stem in rows]
+    furthest = max((abs(a.y - b.y) for a, b in needs), default=1.0)
+    lines = "".join(
+        f'<path data-from="{above.page.stem}" data-to="{row.page.stem}" d="{_arc(above.y, row.y, furthest)}"/>'
+        for above, row in needs
+    )
+    dots = "".join(f'<circle cx="{_LINES - 6}" cy="{row.y:.0f}" r="3"/>' for row in rows.values())
+    parts = "\n".join(
+        f'<p class="hb-map-part">{content(title)}</p>\n<ol>\n{_listed(project, pages)}\n</ol>'
+        for title, pages in _parts(project)
+    )
+    return (
+        '<div class="hb-map" data-search-exclude>\n'
+        f'<svg class="hb-map-drawing" width="{_LINES}" height="{height:.0f}" viewBox="0 0 {_LINES} {height:.0f}" '
+        f'aria-hidden="true"><g class="hb-map-lines">{lines}</g><g class="hb-map-dots">{dots}</g></svg>\n'
+        f'<div class="hb-map-pages">\n{parts}\n</div>\n</div>'
+    )
+
+
+def _listed(project: Project, pages: list[Page]) -> str:
+    return "\n".join(
+        f'<li data-stem="{page.stem}"><a href="{address(project.site_url + page.url)}">'
+        f'<span class="hb-number">{content(page.number)}</span> {content(page.meta.title)}</a></li>'
+        for page in pages
+    )
+
+
+def contents(project: Project) -> str:
+    """Every page with what it is about and what it needs, in words. One HTML block without blank lines."""
+    parts = [
+        f'<div class="hb-part"><p class="hb-part-title">{content(title)}</p>\n<ul>\n'
+        + "\n".join(_entry(project, page) for page in pages)
+        + "\n</ul></div>"
+        for title, pages in _parts(project)
     ]
-    return (
-        f'<svg class="hb-map-drawing" viewBox="-1 0 {width + 2:.0f} {height:.0f}" '
-        f'style="max-width:{width:.0f}px" role="group" aria-label="Map: lines lead down to what needs a page">\n'
-        f'<g class="hb-map-lines">{"".join(lines)}</g>\n{"".join(shapes)}\n</svg>'
-    )
-
-
-def html(project: Project) -> str:
-    """The map, and the contents of the book with what each page needs. One HTML block without blank lines."""
-    parts = []
-    for part in project.parts:
-        pages = [project.by_path[path] for path in part.paths if path in project.by_path]
-        if part.title and pages:
-            entries = "\n".join(_entry(project, page) for page in pages)
-            parts.append(
-                f'<div class="hb-part"><p class="hb-part-title">{content(part.title)}</p>\n<ul>\n{entries}\n</ul></div>'
-            )
-    return (
-        f'<div class="hb-map" data-search-exclude>\n{svg(project)}\n'
-        f'<div class="hb-contents">\n{chr(10).join(parts)}\n</div>\n</div>'
-    )
+    return f'<div class="hb-contents" data-search-exclude>\n{chr(10).join(parts)}\n</div>'
 
 
 def _entry(project: Project, page: Page) -> str:
@@ -155,11 +137,8 @@ def _entry(project: Project, page: Page) -> str:
 def markdown(project: Project) -> str:
     """The map in words, for an agent: one line a page with what it needs; links absolute, to the twins."""
     lines = []
-    for part in project.parts:
-        pages = [project.by_path[path] for path in part.paths if path in project.by_path]
-        if not part.title or not pages:
-            continue
-        lines.append(f"\n### {part.title}\n")
+    for title, pages in _parts(project):
+        lines.append(f"\n### {title}\n")
         for page in pages:
             needs = ", ".join(project.by_stem[stem].meta.title for stem in page.meta.depends_on)
             address = f"{project.site_url}{page.url.rstrip('/')}.md"

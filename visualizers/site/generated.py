@@ -50,13 +50,16 @@ def _page(project: Project, name: str, title: str, description: str, body: str, 
 
 
 def _map(project: Project) -> Generated:
-    lead = "A line leads from a page down to the pages that need it. Start anywhere; go up for what is missing.\n\n"
+    lead = (
+        "The pages in the order in which they are read. A line leads from a page to one that it needs. Start anywhere; "
+        "follow a line up for what is missing.\n\n"
+    )
     return _page(
         project,
         "map",
         "Map",
         "What depends on what: every page of the handbook with the pages it needs.",
-        lead + bookmap.html(project),
+        f"{lead}{bookmap.drawing(project)}\n\n## What each page needs\n\n{bookmap.contents(project)}",
         bookmap.markdown(project).replace("\n### ", "\n## ").replace("### ", "## ", 1),
     )
 

@@ -40,6 +40,8 @@ _DROPPED = re.compile(r'[ \t]*<(?:meta name="(?:description|generator)"|link rel
 _HEADING = re.compile(r"(<h1[^>]*>.*?</h1>)", re.DOTALL)
 _SEARCH = 'data-md-component="search" role="dialog"'
 _CODE = re.compile(r"(?<!<pre>)<code>([^<]*-[^<]*)</code>")
+_NEXT = re.compile(r'<a [^>]*class="md-footer__link md-footer__link--next"[^>]*?(?P<inside>>.*?</a>)', re.DOTALL)
+_ELLIPSIS = re.compile(r'(<div class="md-ellipsis">)[^<]*(</div>)')
 _NOT_FOUND = re.compile(r"<h1>404 - Not found</h1>")
 
 
@@ -65,10 +67,18 @@ def page(html: str, facts: Facts, project: Project) -> str:
     html = html.replace("<head>", f"<head>\n    {font}", 1)
     html = html.replace("</head>", f"{head}  </head>", 1)
     if facts.path == HOME:
-        html = html.replace("<body ", '<body class="hb-home" ', 1)
+        html = _next_is_the_first_chapter(html.replace("<body ", '<body class="hb-home" ', 1), project)
     else:
         html = _HEADING.sub(lambda m: _head(facts, twin) + m.group(), html, count=1)
     return html.replace("</article>", _closing(facts, project) + "</article>", 1)
+
+
+def _next_is_the_first_chapter(html: str, project: Project) -> str:
+    """On the home page the way on leads where the button above does, not to the first entry of the navigation."""
+    first = project.first_chapter
+    href, label = escape(relative(first.url, "")), escape(first.label)
+    link = f'<a href="{href}" class="md-footer__link md-footer__link--next" aria-label="Next: {label}"'
+    return _NEXT.sub(lambda m: link + _ELLIPSIS.sub(lambda e: e[1] + label + e[2], m["inside"]), html, count=1)
 
 
 def _whole_words(code: str) -> str:

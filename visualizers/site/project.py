@@ -102,6 +102,12 @@ class Project:
         return tuple(page for page in self.pages if page.path != HOME)
 
     @property
+    def first_chapter(self) -> Page:
+        """Where reading begins: the first page that is not about the book itself, whose numbers begin with 0."""
+        about = [page for page in self.chapters if not page.number.startswith("0.")]
+        return next(iter(about or self.chapters), self.pages[0])
+
+    @property
     def handbook(self) -> Path:
         return self.root / "handbook"
 

@@ -46,7 +46,7 @@ def render(page: Page, marks: Marks, context: Context) -> str:
 
 def front_matter(title: str, description: str, *, home: bool = False) -> str:
     """What the generators read of a page. JSON strings are YAML strings, whatever is in them."""
-    hidden = "hide: [navigation, toc]\n" if home else ""
+    hidden = "hide: [toc]\n" if home else ""
     return (
         f"---\ntitle: {json.dumps(title, ensure_ascii=False)}\n"
         f"description: {json.dumps(description, ensure_ascii=False)}\n{hidden}---\n\n"
@@ -109,8 +109,16 @@ class _Renderer:
             case "fence" if blocks.is_picture(token):
                 return self._picture(token)
             case "fence" if blocks.is_map(token):
-                return f"\n{bookmap.html(self._context.project)}\n\n"
+                return f"\n{bookmap.drawing(self._context.project)}\n\n"
+            case "fence" if blocks.is_begin(token):
+                return self._begin()
         return token.raw
+
+    def _begin(self) -> str:
+        project = self._context.project
+        first = project.first_chapter
+        href = address(project.site_url + first.url)
+        return f'\n<p class="hb-begin"><a href="{href}">Begin with {content(first.label)}</a></p>\n\n'
 
     def _figure(self, token: Token) -> str:
         block = blocks.parse(token, self._figures_seen)

@@ -120,6 +120,9 @@ class _Writer:
                 return self._figures.markdown(block.name, block.state, url).strip("\n") + "\n"
             case "fence" if blocks.is_picture(token):
                 return f"*Drawing: {blocks.picture(token, self._project.handbook).caption}*\n"
+            case "fence" if blocks.is_begin(token):
+                first = self._project.first_chapter
+                return f"Begin with [{first.label}]({twin_url(first.url, self._project)}).\n"
             case "fence" if blocks.is_map(token):
                 return bookmap.markdown(self._project)
         return token.raw

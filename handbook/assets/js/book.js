@@ -113,3 +113,20 @@ document.addEventListener("click", async (event) => {
     button.textContent = label;
   }, 2000);
 });
+
+// On the map, the page under the pointer or the keyboard lights the lines to what it needs and to what needs it.
+const light = (event) => {
+  const row = event.target instanceof Element ? event.target.closest(".hb-map li") : null;
+  for (const map of document.querySelectorAll(".hb-map")) {
+    const lit = new Set();
+    for (const line of map.querySelectorAll("path")) {
+      const { from, to } = line.dataset;
+      const on = row !== null && map.contains(row) && [from, to].includes(row.dataset.stem);
+      line.toggleAttribute("data-lit", on);
+      if (on) lit.add(from).add(to);
+    }
+    for (const other of map.querySelectorAll("li")) other.toggleAttribute("data-lit", lit.has(other.dataset.stem));
+  }
+};
+document.addEventListener("pointerover", light);
+document.addEventListener("focusin", light);
