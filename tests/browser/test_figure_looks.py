@@ -157,7 +157,7 @@ def test_every_control_is_reached_and_named_by_keyboard(page, site):
     reached = [n for n in names if n]
     for given in VISUALIZER.inputs:
         assert any(f"example-{given.name}" in html for html in reached), given.name
-    page.locator("#example-context").focus()
+    page.locator("#figure-example-context").focus()
     page.keyboard.press("ArrowRight")
     assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
 

@@ -142,10 +142,10 @@ def test_a_slider_plays_to_its_end_and_stops_when_touched(page, site):
     slider = page.get_by_role("slider", name="Block size")
     button = page.get_by_role("button", name="Play Block size")
     button.click()
-    page.wait_for_function("document.querySelector('#example-block').value === '2'")
+    page.wait_for_function("document.querySelector('#figure-example-block').value === '2'")
     assert button.get_attribute("aria-pressed") == "false"
     button.click()
-    page.wait_for_function("document.querySelector('#example-block').value === '1'")
+    page.wait_for_function("document.querySelector('#figure-example-block').value === '1'")
     assert button.get_attribute("aria-pressed") == "true"
     page.get_by_role("slider", name="Batch").press("ArrowRight")
     assert button.get_attribute("aria-pressed") == "false"
@@ -329,7 +329,7 @@ def test_copy_link_gives_the_state_and_the_figure(page, site):
         }"""
     )
     assert warned != done  # what is done is no warning
-    assert page.evaluate("navigator.clipboard.readText()") == f"{site}?batch=64#example"
+    assert page.evaluate("navigator.clipboard.readText()") == f"{site}?batch=64#figure-example"
 
 
 def test_value_texts_are_pythons(page, site):

@@ -143,7 +143,7 @@ def test_the_twin_has_the_figures_numbers(snapshot):
     assert state.text() in text
     assert "| KV cache | 2.50 |" in text
     assert ".venv/bin/python -m visualizers example --model large --fresh --json" in text
-    assert re.search(r"\(https://book\.example/kv/\?model=large#example-[0-9a-f]{6}\)", text)
+    assert re.search(r"\(https://book\.example/kv/\?model=large#figure-example-[0-9a-f]{6}\)", text)
     assert "| 131072 | 42949672960 | 42949672960 |" in text  # an end of the context, at this state's other inputs
 
 
