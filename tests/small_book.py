@@ -204,6 +204,15 @@ class CardboardFigures:
     def payload(self, name: str) -> Mapping[str, Any]:
         return {"name": name, "values": [64]}
 
+    def about(self, name: str, state: Mapping[str, str]) -> tuple[str, str, str]:
+        return name, "Blocks", "How many bytes they hold."
+
+    def record(self, name: str, state: Mapping[str, object]) -> Mapping[str, Any]:
+        return {"name": name, "inputs": dict(state), "held": self._size(state) * 4}  # type: ignore[arg-type]
+
+    def grid(self, name: str) -> Mapping[str, Any]:
+        return {"name": name, "columns": ["size", "held"], "rows": [[16, 64]]}
+
     def values(self, name: str) -> tuple[Mapping[str, Any], Mapping[str, str]]:
         return {"held": 64}, {"held": "KiB"}
 

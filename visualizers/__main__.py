@@ -16,15 +16,14 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from minillm.process import explain, prepare
 
 try:
     from visualizers import registry
-    from visualizers.contract import InputError, Number, Table, Visualizer
+    from visualizers.contract import InputError, Table, Visualizer
     from visualizers.formats import with_unit
-    from visualizers.levels import controls, describe
+    from visualizers.levels import controls, describe, schema
     from visualizers.levels.cache import DataCache, default_folder
     from visualizers.levels.snapshot import Snapshot, State
 except ModuleNotFoundError as missing:
@@ -124,31 +123,7 @@ def _list(as_json: bool) -> str:
         return "\n".join(
             line for v in every for line in (f"{v.name}: {v.title} ({', '.join(v.chapters)})", *_inputs(v))
         )
-    return json.dumps([_entry(v) for v in every], indent=2, ensure_ascii=False)
-
-
-def _entry(visualizer: Visualizer) -> dict[str, Any]:
-    return {
-        "name": visualizer.name,
-        "title": visualizer.title,
-        "summary": visualizer.summary,
-        "badge": visualizer.badge,
-        "chapters": list(visualizer.chapters),
-        "inputs": [
-            {
-                "name": i.name,
-                "label": i.label,
-                "unit": i.unit,
-                "default": i.default,
-                "takes": i.range_text(),
-                "help": i.help,
-                "instant": i.instant,
-                **({"stops": list(i.grid())} if isinstance(i, Number) and i.on_grid else {}),
-            }
-            for i in visualizer.inputs
-        ],
-        "values": dict(visualizer.units),
-    }
+    return json.dumps([schema.entry(v) for v in every], indent=2, ensure_ascii=False)
 
 
 def _help(visualizer: Visualizer) -> str:

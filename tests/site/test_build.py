@@ -55,6 +55,7 @@ def test_an_edit_changes_what_it_touches_and_gives_the_same_site(tmp_path: Path)
         "basics/cache/index.md",
         "basics/cache/index.html.md",
         "bundles/basics.md",
+        "llms.txt",  # the size of the page
         "llms-full.txt",
         "search/search_index.json",
     }

@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from search_queries import QUERIES, right
-from small_book import ROOT, CardboardFigures, write_book
+from small_book import ROOT, write_book
 
+from visualizers.levels.computed import ComputedFigures
 from visualizers.site.project import load
 from visualizers.site.searching import Index, distance, joined
 
 
-class Cheap(CardboardFigures):
-    """Figures of the real book without their numbers."""
+class Idle(ComputedFigures):
+    """The real figures, which a search must not compute."""
 
-    def html(self, name: str, state: object, base_url: str) -> str:
-        return f'<hb-figure id="figure-{name}">'
-
-    def markdown(self, name: str, state: object, page_url: str) -> str:
-        return f"### Figure: {name}\n\nWhat it shows.\n"
+    def _compute(self, name: str) -> NoReturn:
+        raise AssertionError(f"{name} is computed")
 
 
 @pytest.fixture(scope="module")
 def book() -> Index:
-    return Index(load(ROOT), Cheap())
+    return Index(load(ROOT), Idle())
 
 
 @pytest.mark.parametrize("query", QUERIES)

@@ -53,13 +53,13 @@ class DataCache:
 
     def put(self, inputs: Mapping[str, Any], data: Data) -> None:
         """Keeps plain data for this process; :meth:`save` writes them."""
-        now = datetime.now(UTC).isoformat(timespec="seconds")
-        self._states[_key(inputs)] = {"values": dict(data.values), "rows": dict(data.rows), "at": now}
+        self._states[_key(inputs)] = {"values": dict(data.values), "rows": dict(data.rows), "at": _now()}
         self._changed = True
 
     def recorded_at(self, inputs: Mapping[str, Any]) -> str:
-        """When the data at these inputs were computed, in UTC. Raises ``KeyError`` where there are none."""
-        return str(self._states[_key(inputs)]["at"])
+        """When the data at these inputs were computed, in UTC: now for those that are not kept."""
+        found = self._states.get(_key(inputs))
+        return str(found["at"]) if found else _now()
 
     @property
     def checked(self) -> bool:
@@ -109,6 +109,10 @@ class DataCache:
             self._states = {**content["states"], **self._states}
             self._provenance = self._provenance or content["provenance"]
             self._checked |= content["checked"]
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def _key(inputs: Mapping[str, Any]) -> str:

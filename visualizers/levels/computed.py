@@ -10,7 +10,9 @@ from typing import Any
 
 from visualizers import registry
 from visualizers.contract import InputError
+from visualizers.levels import describe
 from visualizers.levels.cache import DataCache, default_folder
+from visualizers.levels.grid import grid
 from visualizers.levels.instant import payload
 from visualizers.levels.markdown import figure_markdown
 from visualizers.levels.page import figure_html
@@ -55,10 +57,25 @@ class ComputedFigures:
         """The figure's section of the Markdown twin; ``page_url`` is absolute."""
         return self._markdown(name, json.dumps(dict(state), sort_keys=True), page_url)
 
+    def about(self, name: str, state: Mapping[str, str]) -> tuple[str, str, str]:
+        """The figure's anchor at ``state``, its title and what it shows; nothing is computed."""
+        visualizer = registry.get(name)
+        return describe.figure_id(visualizer, visualizer.parse(state)), visualizer.title, visualizer.summary
+
     def values(self, name: str) -> tuple[Mapping[str, Any], Mapping[str, str]]:
         """The named values at the defaults, and their units."""
         snapshot = self._snapshot(name)
         return snapshot.default.data.values, snapshot.visualizer.units
+
+    def record(self, name: str, state: Mapping[str, object]) -> dict[str, Any]:
+        """The figure at ``state`` as the command line prints it. Raises ``LookupError`` or ``InputError``."""
+        snapshot = self._snapshot(name)
+        found = snapshot.at(state, keep=False)  # who asks for many states must not fill the memory
+        return describe.record(snapshot, found) | {"recorded_at": snapshot.recorded_at(found)}
+
+    def grid(self, name: str) -> dict[str, Any]:
+        """The figure at every state of its grid."""
+        return grid(self._snapshot(name))
 
     def _compute(self, name: str) -> Snapshot:
         visualizer = registry.get(name)

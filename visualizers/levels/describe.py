@@ -32,17 +32,17 @@ def command(visualizer: Visualizer, inputs: Mapping[str, Any]) -> str:
     return " ".join([".venv/bin/python -m visualizers", visualizer.name, *options, "--fresh --json"])
 
 
-def figure_id(snapshot: Snapshot, inputs: Mapping[str, Any]) -> str:
+def figure_id(visualizer: Visualizer, inputs: Mapping[str, Any]) -> str:
     """The figure's anchor, which no heading has: its name, with a digest where a page sets a state and may show two."""
-    changed = overrides(snapshot.visualizer, inputs)
+    changed = overrides(visualizer, inputs)
     mark = sha256(json.dumps(changed, sort_keys=True).encode()).hexdigest()[:6]
-    return f"figure-{snapshot.name}-{mark}" if changed else f"figure-{snapshot.name}"
+    return f"figure-{visualizer.name}-{mark}" if changed else f"figure-{visualizer.name}"
 
 
 def link(snapshot: Snapshot, inputs: Mapping[str, Any], page_url: str) -> str:
     """The address of the figure in a state: ``PAGE?context=8192#figure-kv-cache-size-1a2b3c``."""
     query = urlencode(overrides(snapshot.visualizer, inputs))
-    return f"{page_url}{'?' if query else ''}{query}#{figure_id(snapshot, inputs)}"
+    return f"{page_url}{'?' if query else ''}{query}#{figure_id(snapshot.visualizer, inputs)}"
 
 
 def source_line(visualizer: Visualizer) -> tuple[str, int, int]:

@@ -39,7 +39,7 @@ def figure_html(
                 f"{visualizer.name}: a page cannot set {i.name!r}, which moves with a kernel only: "
                 f"leave it at {i.default!r} or change the default"
             )
-    figure_id = describe.figure_id(snapshot, chosen.inputs)
+    figure_id = describe.figure_id(visualizer, chosen.inputs)
     wide = printed.svg(snapshot, chosen, charts.WIDE, figure_id)
     narrow = printed.svg(snapshot, chosen, charts.NARROW, figure_id)
     inner = "".join(

@@ -68,9 +68,9 @@ class Snapshot:
         """The figure at its defaults."""
         return self.at({})
 
-    def at(self, raw: Mapping[str, object]) -> State:
-        """The figure at the defaults overlaid with ``raw``. Raises ``InputError`` for a bad value."""
-        return self._state(self.visualizer.parse(raw))
+    def at(self, raw: Mapping[str, object], keep: bool = True) -> State:
+        """The figure at the defaults overlaid with ``raw``, kept for the next time. Raises ``InputError``."""
+        return self._state(self.visualizer.parse(raw), keep)
 
     def end(self, given: Number, inputs: Mapping[str, Any]) -> float:
         """The stop after which nothing changes, the other inputs being ``inputs``: where a run has ended.

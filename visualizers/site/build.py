@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from visualizers import palette
-from visualizers.site import bookmap, generated, generators, hosting, llms, postprocess, searching, twins
+from visualizers.site import bookmap, discovery, generated, generators, hosting, llms, postprocess, searching, twins
 from visualizers.site.errors import PageError, Problem
 from visualizers.site.figures import Figures
 from visualizers.site.files import files_below, is_built, locked, note_files, place, place_tree, swapped, write
@@ -92,11 +92,21 @@ def _facts(project: Project, extra: tuple[Generated, ...]) -> dict[str, Facts]:
     def of(page: Page) -> Facts:
         meta = page.meta
         return Facts(
-            page.path, page.url, meta.title, meta.description, page.number, page.part, str(meta.updated), page.file
+            page.path,
+            page.url,
+            meta.title,
+            meta.description,
+            page.number,
+            page.part,
+            str(meta.updated),
+            source_file=page.file,
         )
 
     facts = {page.path: of(page) for page in project.pages}
-    return facts | {page.path: Facts(page.path, page.url, page.title, page.description) for page in extra}
+    newest = str(max((page.meta.updated for page in project.pages), default=""))
+    return facts | {
+        page.path: Facts(page.path, page.url, page.title, page.description, changed=newest) for page in extra
+    }
 
 
 @dataclass
@@ -241,6 +251,9 @@ class Builder:
             elif file == "404.html":
                 html = raw.read_text(encoding="utf-8")
                 write(out / file, postprocess.not_found(html, content.project))
+            elif file == "sitemap.xml":
+                text = raw.read_text(encoding="utf-8")
+                write(out / file, discovery.sitemap(text, content.project, content.facts.values()))
             elif self._mended(file, "bundle"):
                 write(out / file, postprocess.script(raw.read_text(encoding="utf-8")))
             elif self._mended(file, "workers/search"):
@@ -262,14 +275,19 @@ class Builder:
                 write(out / address, text)
         index = searching.Index(content.project, self.figures).record
         write(out / SEARCH_INDEX, json.dumps(index, ensure_ascii=False, separators=(",", ":")))
+        write(out / "robots.txt", discovery.robots(content.project))
+        write(out / "404.md", discovery.not_found(content.project))
+        write(out / discovery.FEED, discovery.feed(content.project))
+        write(out / "_headers", discovery.headers())
         write(out / hosting.HTACCESS, hosting.htaccess(content.project.site_url))
-        write(out / "llms.txt", llms.index(content.project, content.generated))
+        write(out / "llms.txt", llms.index(content.project, content.generated, content.twins))
         for file, text in llms.bundles(content.project, content.twins).items():
             write(out / file, text)
 
     def _write_figures(self, out: Path) -> None:
         for name in self.figures.names():
             write(out / "figures" / f"{name}.json", self._payloads.text(name))
+            write(out / "figures" / f"{name}.grid.json", json.dumps(self.figures.grid(name), ensure_ascii=False))
         if self.vega is not None:
             write(out / "assets" / "js" / "vega.js", self.vega())
 

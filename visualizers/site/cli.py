@@ -69,6 +69,9 @@ def command_line() -> argparse.ArgumentParser:
     serve.add_argument("--root-path", default="/", help="serve below this path (default: /)")
     serve.set_defaults(run=_serve)
 
+    mcp = commands.add_parser("mcp", help="answer programs on standard input and output: figures, pages, search")
+    mcp.set_defaults(run=_mcp)
+
     check = commands.add_parser("check", help="find what is wrong with pages, numbers, sources, stems and llms.txt")
     check.add_argument("--fix", action="store_true", help="write llms.txt anew where it is stale")
     check.set_defaults(run=_check)
@@ -115,6 +118,16 @@ def _serve(root: Path, options: argparse.Namespace) -> int:
     from visualizers.site import serve
 
     return serve.run(root, options)
+
+
+def _mcp(root: Path, _: argparse.Namespace) -> int:
+    from visualizers.levels.computed import ComputedFigures
+    from visualizers.site.agents import Book, server
+    from visualizers.site.namespace import names
+
+    figures = ComputedFigures(load(root, strict=False).repository)
+    server(Book(root, figures, names(figures))).run("stdio")
+    return 0
 
 
 def _check(root: Path, options: argparse.Namespace) -> int:

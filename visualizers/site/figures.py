@@ -34,6 +34,18 @@ class Figures(Protocol):
         """From a name to the JSON of the instant level, served at ``figures/NAME.json``."""
         ...
 
+    def about(self, name: str, state: Mapping[str, str]) -> tuple[str, str, str]:
+        """The figure's anchor on a page, its title and what it shows, without computing it."""
+        ...
+
+    def record(self, name: str, state: Mapping[str, object]) -> Mapping[str, Any]:
+        """The figure at ``state`` as one JSON object."""
+        ...
+
+    def grid(self, name: str) -> Mapping[str, Any]:
+        """The figure at every state that is computed, served at ``figures/NAME.grid.json``."""
+        ...
+
     def values(self, name: str) -> tuple[Mapping[str, Any], Mapping[str, str]]:
         """The named values at the defaults, and their units."""
         ...

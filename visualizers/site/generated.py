@@ -26,7 +26,9 @@ class Generated:
 
 def pages(project: Project) -> tuple[Generated, ...]:
     """All generated pages, in the order of the navigation."""
-    return (_map(project), _glossary(project), _sources(project))
+    log = project.root / "CHANGELOG.md"
+    changes = (_changelog(project, log.read_text(encoding="utf-8")),) if log.is_file() else ()
+    return (_map(project), _glossary(project), _sources(project), *changes)
 
 
 def _page(project: Project, name: str, title: str, description: str, body: str, twin: str) -> Generated:
@@ -37,6 +39,7 @@ def _page(project: Project, name: str, title: str, description: str, body: str, 
         "description": description,
         "canonical": project.site_url + url,
         "updated": updated.isoformat() if updated else None,
+        "all_pages": f"{project.site_url}llms.txt",
         "licence": twins.LICENCE,
     }
     return Generated(
@@ -61,6 +64,19 @@ def _map(project: Project) -> Generated:
         "What depends on what: every page of the handbook with the pages it needs.",
         f"{lead}{bookmap.drawing(project)}\n\n## What each page needs\n\n{bookmap.contents(project)}",
         bookmap.markdown(project).replace("\n### ", "\n## ").replace("### ", "## ", 1),
+    )
+
+
+def _changelog(project: Project, text: str) -> Generated:
+    body = text.partition("\n")[2].strip()
+    feed = f"{project.site_url}feed.xml"
+    return _page(
+        project,
+        "changelog",
+        "Changelog",
+        "What changed in the handbook and its engine, version by version.",
+        f'{body}\n\nPages that changed, as a feed: <a href="{address(feed)}">feed.xml</a>.',
+        f"{body}\n\nPages that changed, as a feed: <{feed}>.",
     )
 
 

@@ -23,5 +23,7 @@ ErrorDocument 404 {base}404.html
 </IfModule>
 <IfModule mod_headers.c>
   Header merge Vary Accept
+  Header set Access-Control-Allow-Origin "*"
+  Header merge Link "<{base}llms.txt>; rel=\"help\"; type=\"text/plain\""
 </IfModule>
 """

@@ -22,8 +22,12 @@ def estimated_tokens(text: str) -> int:
     return -(-len(text.encode("utf-8")) // 4)
 
 
-def index(project: Project, generated: Iterable[Generated]) -> str:
-    """``llms.txt``: every page in the order of the navigation, one line each with its description."""
+def index(project: Project, generated: Iterable[Generated], documents: Mapping[str, str] | None = None) -> str:
+    """``llms.txt``: every page in the order of the navigation, one line each with its description and date.
+
+    With ``documents``, from a page's path to its twin, each line says the size too; it varies from build to build
+    with the figures that are measured, so that the copy in the repository goes without.
+    """
     root = project.site_url
     home = project.by_path.get(HOME)
     lines = [
@@ -36,7 +40,8 @@ def index(project: Project, generated: Iterable[Generated]) -> str:
         " command that recomputes them; every number names its formula or its source.",
     ]
     if home:
-        lines += ["", f"- [{home.meta.title}]({root}index.md): {home.meta.description}"]
+        about = _facts(HOME, str(home.meta.updated), documents)
+        lines += ["", f"- [{home.meta.title}]({root}index.md): {home.meta.description}{about}"]
     extra = {page.path: page for page in generated}
     for part in project.parts:
         if not part.title:
@@ -46,13 +51,26 @@ def index(project: Project, generated: Iterable[Generated]) -> str:
             if path in project.by_path:
                 page = project.by_path[path]
                 title, url, description = page.label, page.url, page.meta.description
+                about = _facts(path, str(page.meta.updated), documents)
             else:
                 title, url, description = extra[path].title, extra[path].url, extra[path].description
-            lines.append(f"- [{title}]({root}{twins.main_address(url)}): {description}")
+                about = _facts(path, "", documents)
+            lines.append(f"- [{title}]({root}{twins.main_address(url)}): {description}{about}")
     lines += ["", "## Optional", "", f"- [The whole book]({root}llms-full.txt): all pages in one file."]
     for title, name in bundle_names(project).items():
         lines.append(f"- [{title}]({root}{name}): the pages of this part in one file.")
+    lines += [
+        f"- [Search index]({root}search/search_index.json): every section, figure, term and source with its address.",
+        f"- [Changed pages]({root}feed.xml): an Atom feed, the last changed first.",
+    ]
     return "\n".join(lines) + "\n"
+
+
+def _facts(path: str, updated: str, documents: Mapping[str, str] | None) -> str:
+    """What an agent must know before it reads: `` (about 4,200 tokens, 2026-11-29)``."""
+    size = f"about {int(float(f'{estimated_tokens(documents[path]):.2g}')):,} tokens" if documents else ""
+    told = ", ".join(filter(None, [size, updated]))
+    return f" ({told})" if told else ""
 
 
 def bundle_names(project: Project) -> Mapping[str, str]:

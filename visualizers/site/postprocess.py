@@ -24,6 +24,7 @@ class Facts:
     number: str = ""
     part: str = ""
     updated: str = ""
+    changed: str = ""  # the day of a page that is made of others
     source_file: str = ""  # where the page is written, "" for generated pages
 
     @property
@@ -56,6 +57,7 @@ def page(html: str, facts: Facts, project: Project) -> str:
             f'<meta name="description" content="{escape(facts.description)}">',
             f'<link rel="canonical" href="{escape(project.site_url + here)}">',
             f'<link rel="alternate" type="text/markdown" title="Markdown" href="{escape(twin)}">',
+            f'<link rel="alternate" type="application/atom+xml" title="Changes" href="{relative("feed.xml", here)}">',
         )
     )
     html = _CODE.sub(lambda m: f"<code>{_whole_words(m[1])}</code>", _relative_links(html, here, project))

@@ -24,7 +24,7 @@ HOME = "index.md"
 _UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 # Files that a build writes beside the pages, to which a page may link.
 SITE_FILES = ("llms.txt", "llms-full.txt")
-GENERATED = frozenset(["reference/glossary.md", "reference/sources.md", "reference/map.md"])
+GENERATED = frozenset(["reference/glossary.md", "reference/sources.md", "reference/map.md", "reference/changelog.md"])
 
 
 @dataclass(frozen=True)

@@ -93,12 +93,10 @@ def _page(page: Page, project: Project, figures: Figures) -> Iterator[Document]:
         yield Document(f"{page.url}#{anchor}", plain(heading), text, parent=page.url)
     seen: set[str] = set()
     for _, block in blocks.figures(page.tokens):
-        told = figures.markdown(block.name, block.state, "").split("\n\n")
-        place = re.search(r'<hb-[a-z]+ id="([^"]+)"', figures.html(block.name, block.state, ""))
-        if place and block.name not in seen and page.path != HOME:
+        if block.name not in seen and page.path != HOME:
             seen.add(block.name)
-            title = told[0].removeprefix("### ").strip()
-            yield Document(f"{page.url}#{place[1]}", title, told[1], parent=page.url)
+            anchor, title, summary = figures.about(block.name, block.state)
+            yield Document(f"{page.url}#{anchor}", f"Figure: {title}", summary, parent=page.url)
 
 
 def _sections(page: Page) -> list[tuple[str, str]]:

@@ -15,16 +15,19 @@ import socket
 import sys
 from argparse import Namespace
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 from pathlib import Path
 
 import uvicorn
 from starlette.applications import Starlette
+from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from visualizers.site import agents, figure_endpoint
+from visualizers.site.agents import Book
 from visualizers.site.events import Events
 from visualizers.site.guard import Guard, is_loopback
 from visualizers.site.live import Live
@@ -37,9 +40,18 @@ class AddressError(Exception):
 
 
 def application(
-    out: Path, root: Path, *, root_path: str = "/", host: str = "127.0.0.1", events: Events | None = None
+    out: Path,
+    root: Path,
+    *,
+    root_path: str = "/",
+    host: str = "127.0.0.1",
+    events: Events | None = None,
+    book: Book | None = None,
 ) -> ASGIApp:
-    """The site of ``out`` with the notebooks of the project at ``root``, all below ``root_path``."""
+    """The site of ``out`` with the notebooks of the project at ``root``, all below ``root_path``.
+
+    With ``book``, figures are computed at the inputs of an address, and an MCP server answers at ``mcp``.
+    """
     prefix = normal_root_path(root_path)
     events = events or Events()
     live = Live(root, f"{prefix}live/")
@@ -48,16 +60,23 @@ def application(
         body = {"local": True, "notebooks": {stem: {} for stem in live.stems}, "front": live.front}
         return JSONResponse(body, headers={"Cache-Control": "no-store"})
 
+    tools = agents.mount(book, f"{prefix}mcp") if book else None
+
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         warming = asyncio.create_task(asyncio.to_thread(live.warm))
-        yield
+        async with tools.router.lifespan_context(tools) if tools else nullcontext():
+            yield
         await warming
         await live.shutdown()
 
     async def dispatch(scope: Scope, receive: Receive, send: Send) -> None:
         # marimo's mounts carry the whole address, since it writes that address into its pages.
-        inside = live if scope["path"].startswith(f"{prefix}live/") else site
+        inside: ASGIApp = live if scope["path"].startswith(f"{prefix}live/") else site
+        if tools and scope["path"] == f"{prefix}mcp":
+            inside = tools
+        elif book and (figure := figure_endpoint.asked(scope, prefix)):
+            inside = await figure_endpoint.answer(book, figure, Request(scope).query_params)
         await inside(scope, receive, send)
 
     site = _Below(prefix, Site(out, f"{prefix}_events"))
@@ -69,7 +88,22 @@ def application(
         routes += [Route(path, lambda _: RedirectResponse(prefix)) for path in ("/", prefix.rstrip("/"))]
     app = Starlette(routes=[*routes, Mount("/", app=dispatch)], lifespan=lifespan)
     app.state.live = live
-    return Guard(app, [host])
+    return Guard(_Allowing(app), [host])
+
+
+class _Allowing:
+    """Says ``Allow`` with every 405: parts of the server that are not ours leave it out."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def complete(message: Message) -> None:
+            if message["type"] == "http.response.start" and message["status"] == 405:
+                MutableHeaders(scope=message).setdefault("Allow", "GET, HEAD")
+            await send(message)
+
+        await self._app(scope, receive, complete)
 
 
 class _Below:
@@ -160,7 +194,8 @@ def _run(root: Path, options: Namespace, listener: socket.socket, prefix: str) -
     builder = Builder.of(root, site_url=address, live=True)
     builder.build(out)
     events = Events()
-    app = application(out, root, root_path=prefix, host=host, events=events)
+    book = Book(root, builder.figures, builder.namespace, address)
+    app = application(out, root, root_path=prefix, host=host, events=events, book=book)
     restart = False
     with suppress(KeyboardInterrupt):
         restart = asyncio.run(_serve(app, listener, Watcher(root, out, builder, events), address))

@@ -64,7 +64,7 @@ class Site:
         path = scope["path"].removeprefix(scope.get("root_path", "").rstrip("/")).lstrip("/")
         file = self._file(path)
         if file is None:
-            return self._missing(headers)
+            return self._missing(path, headers)
         if file.is_dir():
             return RedirectResponse(f"{scope.get('root_path', '').rstrip('/')}/{quote(path)}/{_query(scope)}", 301)
         vary = ["Accept-Encoding"]
@@ -73,8 +73,18 @@ class Site:
             vary.insert(0, "Accept")
             if wants_markdown(headers.get("accept", "")):
                 file = twin
+        extra = {"Vary": ", ".join(vary), "Link": self._links(scope, file, path)}
         caching = "public, max-age=31536000, immutable" if _IMMUTABLE.match(path) else "no-cache"
-        return self._send(file, headers, {"Vary": ", ".join(vary), "Cache-Control": caching})
+        return self._send(file, headers, {**extra, "Cache-Control": caching})
+
+    def _links(self, scope: Scope, file: Path, path: str) -> str:
+        """Where the Markdown of a page is, and of a twin its page; of everything the list of all pages."""
+        root = quote(scope.get("root_path", "").rstrip("/"))
+        found = [f'<{root}/llms.txt>; rel="help"; type="text/plain"']
+        if file.name == "index.html" and file.with_name("index.md").is_file():
+            twin = f"{quote(path).rstrip('/')}.md" if path.strip("/") else "index.md"
+            found.insert(0, f'<{root}/{twin}>; rel="alternate"; type="text/markdown"')
+        return ", ".join(found)
 
     def _file(self, path: str) -> Path | None:
         """The file or folder of a path, or None; a path that ends in a slash is its index.html."""
@@ -88,11 +98,12 @@ class Site:
         except OSError:  # a name that is longer than any file's
             return None
 
-    def _missing(self, headers: Headers) -> Response:
-        page = self._folder / "404.html"
+    def _missing(self, path: str, headers: Headers) -> Response:
+        wanted = path.endswith(".md") or wants_markdown(headers.get("accept", ""))
+        page = self._folder / ("404.md" if wanted else "404.html")
         if not page.is_file():
             return Response("Not found\n", 404, media_type="text/plain")
-        return self._send(page, headers, {"Vary": "Accept-Encoding", "Cache-Control": "no-cache"}, status=404)
+        return self._send(page, headers, {"Vary": "Accept, Accept-Encoding", "Cache-Control": "no-cache"}, status=404)
 
     def _send(self, file: Path, headers: Headers, extra: dict[str, str], status: int = 200) -> Response:
         stat = file.stat()
@@ -100,7 +111,8 @@ class Site:
         encoding = _encoding(headers.get("accept-encoding", "")) if _compressible(kind, stat.st_size) else ""
         tag = f'"{stat.st_mtime_ns:x}-{stat.st_size:x}{"-" + encoding if encoding else ""}"'
         extra = {**extra, "ETag": tag, "X-Content-Type-Options": "nosniff"}
-        if status == 200 and tag in [part.strip() for part in headers.get("if-none-match", "").split(",")]:
+        known = [part.strip().removeprefix("W/") for part in headers.get("if-none-match", "").split(",")]
+        if status == 200 and (tag in known or known == ["*"]):  # the weak comparison, as RFC 9110 asks
             return Response(status_code=304, headers=extra)
         data = file.read_bytes()
         if file.suffix == ".html":

@@ -52,6 +52,7 @@ def page_fields(page: Page, project: Project, notebooks: NotebookUrl) -> dict[st
         "depends_on": [twin_url(project.by_stem[stem].url, project) for stem in meta.depends_on],
         "sources": [project.bibliography[key].url for key in meta.sources],
         "notebook": f"{project.site_url}{notebook}" if notebook else None,
+        "all_pages": f"{project.site_url}llms.txt",
         "licence": LICENCE,
     }
 
