@@ -207,6 +207,9 @@ class CardboardFigures:
     def about(self, name: str, state: Mapping[str, str]) -> tuple[str, str, str]:
         return name, "Blocks", "How many bytes they hold."
 
+    def meanings(self, name: str) -> Mapping[str, str]:
+        return {"size": "Block size (tokens)"}
+
     def record(self, name: str, state: Mapping[str, object]) -> Mapping[str, Any]:
         return {"name": name, "inputs": dict(state), "held": self._size(state) * 4}  # type: ignore[arg-type]
 

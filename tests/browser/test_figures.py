@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import math
 import random
+import xml.etree.ElementTree as ET
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -308,9 +310,39 @@ def test_downloads_hold_the_current_state(page, site, snapshot):
     assert svg.startswith("<svg ")
     assert "var(" not in svg
     assert palette.LIGHT["kv"] in svg
+    drawn = ET.fromstring(svg)  # noqa: S314 - our own
+    told = " ".join("".join(text.itertext()) for text in drawn if text.tag.endswith("}text"))
+    for part in (VISUALIZER.title, "Context: 10,240 tokens", "Computed.", str(datetime.date.today()), "CC BY 4.0"):
+        assert part in told
+    assert f"{site}?context=10240&block=256#figure-example" in "".join(drawn.itertext()).replace(" ", "")
+    width = float(drawn.get("width"))
+    assert (
+        page.evaluate(
+            """svg => {
+            const box = document.createElement("div");
+            box.innerHTML = svg;
+            document.body.append(box);
+            const boxes = [...box.querySelectorAll("svg > text")].map((text) => text.getBBox());
+            const widest = Math.max(...boxes.map(({ x, width }) => x + width));
+            box.remove();
+            return widest;
+        }""",
+            svg,
+        )
+        <= width
+    )
     png = downloaded(page, "PNG")
     assert png.startswith(b"\x89PNG")
     assert int.from_bytes(png[16:20]) == pytest.approx(2 * charts.WIDE, abs=4)
+
+
+def test_what_was_typed_and_not_run_is_not_in_the_file(page, site):
+    opened(page, site)
+    page.get_by_role("textbox", name="Prompt").fill("Another one")
+    page.get_by_text("Run live” computes this").wait_for()
+    found = json.loads(downloaded(page, "JSON"))
+    assert found["inputs"]["prompt"] == "The capital of France is"
+    assert "Another one" not in downloaded(page, "SVG").decode()
 
 
 def test_copy_link_gives_the_state_and_the_figure(page, site):

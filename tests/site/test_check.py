@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 from small_book import NAMES, CardboardFigures, write_book
 
+from visualizers.site import pagechecks
 from visualizers.site.check import check
 from visualizers.site.frontmatter import parse
+from visualizers.site.project import load
 
 PAGING = "handbook/serving/paging.md"
 VISUALIZE, GENERATE = ".venv/bin/python -m visualizers", ".venv/bin/minillm generate"
@@ -128,6 +132,25 @@ def test_a_figure_that_no_page_shows_and_a_missing_notebook(book: Path) -> None:
     lines = "\n".join(findings(book))
     assert "visualizers/figures/blocks.py: no page shows it" in lines
     assert "notebooks/blocks.py: is missing" in lines
+
+
+def test_figures_of_a_page_share_an_input_only_where_it_means_the_same(book: Path) -> None:
+    class Two(CardboardFigures):
+        def names(self) -> tuple[str, ...]:
+            return ("blocks", "boxes")
+
+        def html(self, name: str, state: Mapping[str, str], base_url: str) -> str:
+            return super().html("blocks", state, base_url)
+
+        def meanings(self, name: str) -> Mapping[str, str]:
+            return {"size": "Block size (tokens)" if name == "blocks" else "Size of a box (cm)"}
+
+    page = load(book).by_stem["paging"]
+    text = page.body + "\n```figure\nboxes\n```\n"
+    twice = dataclasses.replace(page, body=text)
+    (problem,) = [p for p in pagechecks.check(twice, load(book), Two()) if "both have an input" in p.message]
+    assert "boxes and blocks both have an input 'size'" in problem.message
+    assert not [p for p in pagechecks.check(page, load(book), Two()) if "both have" in p.message]
 
 
 def test_a_page_that_is_not_utf8(book: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from visualizers import registry
 from visualizers.contract import InputError
+from visualizers.formats import heading
 from visualizers.levels import describe
 from visualizers.levels.cache import DataCache, default_folder
 from visualizers.levels.grid import grid
@@ -66,6 +67,10 @@ class ComputedFigures:
         """The named values at the defaults, and their units."""
         snapshot = self._snapshot(name)
         return snapshot.default.data.values, snapshot.visualizer.units
+
+    def meanings(self, name: str) -> Mapping[str, str]:
+        """What each input of the figure means: figures of one page share the inputs of the same name."""
+        return {i.name: heading(i.label, i.unit) for i in registry.get(name).inputs}
 
     def record(self, name: str, state: Mapping[str, object]) -> dict[str, Any]:
         """The figure at ``state`` as the command line prints it. Raises ``LookupError`` or ``InputError``."""

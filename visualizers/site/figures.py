@@ -38,6 +38,10 @@ class Figures(Protocol):
         """The figure's anchor on a page, its title and what it shows, without computing it."""
         ...
 
+    def meanings(self, name: str) -> Mapping[str, str]:
+        """What each input of the figure means: its label and its unit."""
+        ...
+
     def record(self, name: str, state: Mapping[str, object]) -> Mapping[str, Any]:
         """The figure at ``state`` as one JSON object."""
         ...

@@ -73,6 +73,7 @@ def _skeleton(page: Page) -> Iterator[Problem]:
 
 def _figures(page: Page, figures: Figures, handbook: Path) -> Iterator[Problem]:
     stems: list[str] = []
+    meanings: dict[str, tuple[str, str]] = {}  # input -> its meaning, and the first figure of the page that has it
     seen: list[blocks.FigureBlock] = []
     for token in page.tokens:
         if blocks.is_picture(token):
@@ -93,6 +94,16 @@ def _figures(page: Page, figures: Figures, handbook: Path) -> Iterator[Problem]:
             figures.html(block.name, block.state, "")
         except (LookupError, ValueError) as error:
             yield Problem(page.file, token.line, str(error))
+            continue
+        for name, meaning in figures.meanings(block.name).items():
+            other, first = meanings.setdefault(name, (meaning, block.name))
+            if other != meaning:
+                yield Problem(
+                    page.file,
+                    token.line,
+                    f"{block.name} and {first} both have an input {name!r}, and it means {meaning!r} in one and "
+                    f"{other!r} in the other: on one page the address moves both, so rename one",
+                )
     wanted = page.meta.notebook
     if wanted and wanted not in stems:
         yield Problem(page.file, 0, f"notebook names {wanted!r}, but no figure of the page is its")

@@ -6,6 +6,8 @@
 import { between, glide, still } from "./tween.js";
 
 const FIRST_SHARE = 0.2; // of a move that is drawn at once
+import { cited } from "./downloads.js";
+
 let loading;
 
 /** Vega, loaded once for all figures, from beside this script. */
@@ -83,21 +85,18 @@ export class Chart {
     return this.#run();
   }
 
-  /** The chart as SVG text with plain colours, for a file. */
-  async svg() {
-    this.#stop();
-    await this.#show(this.#latest.datasets);
+  /** The chart as SVG text with plain colours, for a file, with the facts by which it can be cited. */
+  async svg(facts) {
     const style = getComputedStyle(this.#stage);
-    const colour = (_, name) => style.getPropertyValue(name).trim();
-    const text = (await this.#view.toSVG()).replace(/var\((--hb-[a-z0-9-]+)\)/g, colour);
-    const ground = `<rect width="100%" height="100%" fill="${colour("", "--hb-page")}"/>`;
-    return text.replace(/^(<svg [^>]*>)/, `$1${ground}`);
+    const colour = (name) => style.getPropertyValue(name).trim();
+    const text = (await this.#view.toSVG()).replace(/var\((--hb-[a-z0-9-]+)\)/g, (_, name) => colour(name));
+    return cited(text, facts, colour);
   }
 
   /** The same as a PNG of twice the size on the page. */
-  async png() {
+  async png(facts) {
     const image = new Image();
-    image.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(await this.svg())}`;
+    image.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(await this.svg(facts))}`;
     await image.decode();
     const canvas = document.createElement("canvas");
     canvas.width = 2 * image.width;

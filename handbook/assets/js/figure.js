@@ -234,12 +234,17 @@ class Figure extends HTMLElement {
     return `.venv/bin/python -m visualizers ${this.#payload.name} ${options.join("")}--fresh --json`;
   }
 
-  async #copyLink() {
+  /** The address of the figure in its present state. */
+  #link() {
     const values = this.#payload.inputs.map(({ name }) => {
       const value = this.#inputs[name];
       return [name, value === this.#initial[name] ? null : value];
     });
-    const link = address(values, this.id).href;
+    return address(values, this.id).href;
+  }
+
+  async #copyLink() {
+    const link = this.#link();
     try {
       await navigator.clipboard.writeText(link);
       this.#note("The link to this state is on the clipboard.", "done");
@@ -250,12 +255,33 @@ class Figure extends HTMLElement {
 
   async #download(kind) {
     const make = {
-      svg: async () => new Blob([await this.#chart.svg()], { type: "image/svg+xml" }),
-      png: () => this.#chart.png(),
+      svg: async () => new Blob([await this.#chart.svg(this.#facts())], { type: "image/svg+xml" }),
+      png: () => this.#chart.png(this.#facts()),
       csv: () => new Blob([csv(this.#state)], { type: "text/csv" }),
-      json: () => new Blob([`${JSON.stringify(record(this.#payload, this.inputs, this.#state), null, 2)}\n`], { type: "application/json" }),
+      json: () => new Blob([`${JSON.stringify(record(this.#payload, this.#shown(), this.#state), null, 2)}\n`], { type: "application/json" }),
     };
     save(await make[kind](), `${this.#payload.name}.${kind}`);
+  }
+
+  /** The inputs of what is shown: one that needs a kernel is still at its default, whatever the reader has typed. */
+  #shown() {
+    const beyond = this.#model.beyond(this.#inputs).map((input) => [input.name, input.default]);
+    return { ...this.#inputs, ...Object.fromEntries(beyond) };
+  }
+
+  /** What a picture of the figure must say once it stands elsewhere. */
+  #facts() {
+    const setting = this.#payload.inputs.map(({ name, label }) => `${label}: ${this.#model.valueText(name, this.#shown()[name])}`);
+    const { title, badge, provenance } = this.#payload;
+    return {
+      title,
+      lines: [
+        sentenceText(this.#state.sentence, this.#state.values),
+        `Setting: ${setting.join("; ")}.`,
+        `${badge[0].toUpperCase()}${badge.slice(1)}. ${provenance}`,
+        `Source: ${this.#link()} (${new Date().toISOString().slice(0, 10)}), CC BY 4.0.`,
+      ],
+    };
   }
 
   #send(type) {
