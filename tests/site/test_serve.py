@@ -216,7 +216,7 @@ def test_a_port_in_use_says_the_way_out(capsys: pytest.CaptureFixture[str]) -> N
         port = taken.getsockname()[1]
         with pytest.raises(AddressError, match=rf"port {port} of 127.0.0.1 is in use: .*--port \d+"):
             bind("127.0.0.1", port)
-        options = Namespace(host="127.0.0.1", port=port, root_path="/", out=None)
+        options = Namespace(host="127.0.0.1", port=port, root_path="/", out=None, no_edit=False)
         assert run(ROOT, options) == 2
     assert "in use" in capsys.readouterr().err
 
@@ -247,7 +247,7 @@ def test_root_path(given: str, normal: str) -> None:
 def test_what_is_no_root_path_says_the_way_out(given: str) -> None:
     with pytest.raises(AddressError, match="give letters, digits and dashes"):
         normal_root_path(given)
-    assert run(ROOT, Namespace(host="127.0.0.1", port=0, root_path=given, out=None)) == 2
+    assert run(ROOT, Namespace(host="127.0.0.1", port=0, root_path=given, out=None, no_edit=False)) == 2
 
 
 class Rebuilds:
@@ -411,7 +411,7 @@ def test_the_command_serves_and_ends_on_a_signal(tmp_path: Path, number: signal.
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    options = f"Namespace(host='127.0.0.1', port={port}, root_path='/x/', out=None)"
+    options = f"Namespace(host='127.0.0.1', port={port}, root_path='/x/', out=None, no_edit=False)"
     script = f"""
 import sys
 from argparse import Namespace

@@ -67,6 +67,7 @@ def command_line() -> argparse.ArgumentParser:
     serve.add_argument("--host", default="127.0.0.1", help="the address to listen on (default: 127.0.0.1)")
     serve.add_argument("--port", type=int, default=8000, help="default: 8000")
     serve.add_argument("--root-path", default="/", help="serve below this path (default: /)")
+    serve.add_argument("--no-edit", action="store_true", help="leave out the editor of the notebooks' code")
     serve.set_defaults(run=_serve)
 
     mcp = commands.add_parser("mcp", help="answer programs on standard input and output: figures, pages, search")

@@ -11,11 +11,13 @@ from typing import Any
 
 import marimo
 from marimo._server.utils import initialize_asyncio
+from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Mount
 from starlette.types import Receive, Scope, Send
 
 from visualizers.site import front_end
+from visualizers.site.editor import Editor
 from visualizers.site.static import TYPES
 from visualizers.site.wasm import notebooks
 
@@ -25,9 +27,12 @@ OURS = ("minillm", "visualizers")
 
 
 class Live:
-    """Answers below ``prefix`` (``/live/``): ``STEM/`` is a notebook, ``_static/`` marimo's own files."""
+    """Answers below ``prefix`` (``/live/``): ``STEM/`` is a notebook, ``_static/`` marimo's own files.
 
-    def __init__(self, root: Path, prefix: str) -> None:
+    With ``edit`` a notebook can also be opened in marimo's editor, at an address that ``_edit`` tells.
+    """
+
+    def __init__(self, root: Path, prefix: str, *, edit: bool = True) -> None:
         initialize_asyncio()
         self._notebooks = notebooks(root)
         self.stems = tuple(path.stem for path in self._notebooks)
@@ -47,11 +52,19 @@ class Live:
         for path in self._notebooks:
             builder = builder.with_app(path=f"{prefix}{path.stem}", root=str(path))
         self._app: Any = builder.build()
+        self._ask = f"{prefix}_edit"
+        self._edit_prefix = f"{self._ask}/"
+        self._editor = Editor(self._notebooks, self._edit_prefix, self._static_prefix, SESSION_TTL_S) if edit else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path: str = scope["path"]
         if path.startswith(f"{self._static_prefix}/"):
             await self._static.answer(path.removeprefix(f"{self._static_prefix}/"))(scope, receive, send)
+        elif self._editor and path.startswith(self._edit_prefix):
+            await self._editor(scope, receive, send)
+        elif self._editor and path == self._ask and scope["type"] == "http" and scope["method"] == "POST":
+            answer = await self._editor.ask(Request(scope, receive))
+            await answer(scope, receive, send)
         elif scope["type"] == "http" and path in self._without_slash:
             # marimo's own redirect forgets that it stands below a path.
             await RedirectResponse(f"{path}/", 301)(scope, receive, send)
@@ -69,12 +82,15 @@ class Live:
 
     def sessions(self) -> int:
         """How many kernels there are now."""
-        return sum(len(manager.sessions) for manager in self._managers())
+        edited = self._editor.sessions() if self._editor else 0
+        return edited + sum(len(manager.sessions) for manager in self._managers())
 
     async def shutdown(self) -> None:
         """Ends all kernels."""
         for manager in self._managers():
             await manager.shutdown()
+        if self._editor:
+            await self._editor.shutdown()
 
     def _managers(self) -> Iterator[Any]:
         for route in self._app.routes:

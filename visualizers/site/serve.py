@@ -47,17 +47,21 @@ def application(
     host: str = "127.0.0.1",
     events: Events | None = None,
     book: Book | None = None,
+    edit: bool = True,
 ) -> ASGIApp:
     """The site of ``out`` with the notebooks of the project at ``root``, all below ``root_path``.
 
     With ``book``, figures are computed at the inputs of an address, and an MCP server answers at ``mcp``.
+    Where other machines reach ``host`` there is no editor, whatever ``edit`` says: it runs what is typed.
     """
     prefix = normal_root_path(root_path)
     events = events or Events()
-    live = Live(root, f"{prefix}live/")
+    edit = edit and is_loopback(host)
+    live = Live(root, f"{prefix}live/", edit=edit)
 
     async def status(_: Request) -> Response:
-        body = {"local": True, "notebooks": {stem: {} for stem in live.stems}, "front": live.front}
+        notebooks: dict[str, object] = {stem: {} for stem in live.stems}
+        body = {"local": True, "notebooks": notebooks, "front": live.front, "edit": edit}
         return JSONResponse(body, headers={"Cache-Control": "no-store"})
 
     tools = agents.mount(book, f"{prefix}mcp") if book else None
@@ -190,12 +194,14 @@ def _run(root: Path, options: Namespace, listener: socket.socket, prefix: str) -
     address = f"http://{shown}:{listener.getsockname()[1]}{prefix}"
     if not is_loopback(host):
         print(f"warning: other machines reach {host}, and live notebooks run code for whoever reaches them")
+        print("so there is no editing in the page: that takes a host that this machine alone reaches")
     out = (options.out or root / ".build" / "serve").resolve()
     builder = Builder.of(root, site_url=address, live=True)
     builder.build(out)
     events = Events()
     book = Book(root, builder.figures, builder.namespace, address)
-    app = application(out, root, root_path=prefix, host=host, events=events, book=book)
+    edit = not options.no_edit
+    app = application(out, root, root_path=prefix, host=host, events=events, book=book, edit=edit)
     restart = False
     with suppress(KeyboardInterrupt):
         restart = asyncio.run(_serve(app, listener, Watcher(root, out, builder, events), address))

@@ -61,6 +61,10 @@ export class Frame {
     return this.host.slot.isConnected;
   }
 
+  get editing() {
+    return this.#editing !== "";
+  }
+
   get started() {
     return this.#can !== null;
   }
@@ -153,7 +157,7 @@ export class Frame {
     const edit = this.#panel.part("edit");
     edit.hidden = !this.#can?.edit;
     edit.textContent = this.#editing ? "Back to the notebook" : "Edit the code";
-    this.#panel.part("reset").hidden = !(this.#editing && this.#can.local);
+    this.#panel.part("reset").hidden = !this.#editing;
   }
 
   /** Reads the files that the frame will, so that the page knows how far it is. */
@@ -244,7 +248,8 @@ export class Frame {
     this.#ready = true;
     this.#iframe.inert = false;
     this.#iframe.dataset.ready = "";
-    this.#panel.over(this.#can.local ? "Running on a kernel of this machine" : "Running in this browser's Python");
+    const place = this.#can.local ? "on a kernel of this machine" : "in this browser's Python";
+    this.#panel.over(this.#editing ? `Running ${place}. Ctrl+Enter runs a cell that you changed` : `Running ${place}`);
   }
 
   #late() {

@@ -5,7 +5,11 @@
 
 const STILL_PX = 160; // a figure that redraws is lower for a moment: the page below must not jump
 
-// marimo's own: what it lays over a notebook that runs or has lost its kernel is said in the panel's bar.
+// What marimo lays over any notebook: its mark, an hourglass, a veil where the kernel is lost. The panel's bar says it.
+const MARKS = `[data-testid="watermark"], [data-testid="loading-indicator"], [data-testid="disconnected-indicator"],
+  .disconnected-gradient, .noise`;
+
+// In a notebook that runs: its menu covers controls, and a tree of values is for whoever writes notebooks.
 const RUN_STYLE = `
   html, body, #root, #App { background: transparent !important; min-height: 0 !important; height: auto !important; }
   html { overflow: auto hidden !important; } /* the page scrolls, not the frame */
@@ -13,14 +17,17 @@ const RUN_STYLE = `
   #App { min-height: 0 !important; height: auto !important; overflow: visible !important; padding: 0 !important; }
   #App > div { padding: 4px 12px 12px !important; }
   #App > div > div { padding-bottom: 0 !important; }
-  [data-testid="watermark"], [data-testid="static-notebook-dialog-trigger"], [data-testid="disconnected-indicator"],
-  #App ~ div:has([data-testid="disconnected-indicator"]), .disconnected-gradient, .noise,
-  [data-testid="loading-indicator"], [data-testid="cell-status"] { display: none !important; }
+  ${MARKS}, [data-testid="notebook-actions-dropdown"], [data-testid="static-notebook-dialog-trigger"],
+  .output-area > marimo-json-output { display: none !important; }
 `;
 
-// In the editor there is a page's worth of chrome; what is kept writes, runs and undoes.
+// In the editor: what writes, runs, adds and removes cells is kept, its panels, menus and services are not.
 const EDIT_STYLE = `
-  [data-testid="chrome-footer"], [data-testid="watermark"], .disconnected-gradient, .noise { display: none !important; }
+  ${MARKS}, [data-testid="chrome-footer"], [data-testid="chrome-sidebar"], [data-testid="helper"],
+  [data-testid="chrome-controls-top-right"], [data-testid="save-button"], [data-testid="hide-code-button"],
+  [data-testid="command-palette-button"], [data-testid="backend-status"],
+  #App :has(> [data-testid="dir-completion-input"]), [data-testid="dir-completion-input"],
+  [class*="ai-"][data-testid] { display: none !important; }
 `;
 
 /** Puts the page's look into the frame's document, once. */

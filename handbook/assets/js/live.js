@@ -201,7 +201,7 @@ if (stream) {
     }
     const here = decodeURI(location.pathname).slice(decodeURI(BASE.pathname).length);
     if (news.assets || news.pages?.includes(here)) location.reload();
-    if (news.notebooks?.includes(running?.host.stem)) running.restart();
+    if (news.notebooks?.includes(running?.host.stem) && !running.editing) running.restart();
     if (news.problem) console.warn(news.problem);
   };
   document.addEventListener("visibilitychange", listen);
