@@ -14,17 +14,19 @@ import shutil
 import sys
 from collections.abc import Callable, Mapping
 from html import escape
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import marimo as mo
 
 from minillm import hub
 from visualizers import formats, palette
 from visualizers.contract import Choice, Data, Input, InputError, Number, Visualizer
-from visualizers.levels import charts
 from visualizers.levels.cells import plain_data, plain_table
 from visualizers.levels.controls import nearest, stops
 from visualizers.levels.tables import markdown_table
+
+if TYPE_CHECKING:
+    from visualizers.levels import charts
 
 NUMBERS_ABREAST = 5  # more stand in two rows of about as many
 IN_BROWSER = sys.platform == "emscripten"
@@ -101,6 +103,9 @@ class Chart:
 
 def chart(visualizer: Visualizer, data: Data) -> Chart:
     """The figure. A single view fills its container; a stack of views, which cannot, takes the frame's width."""
+    # Here, since a notebook that draws with the desk alone need not wait for Altair: 0.6 s in the browser's Python.
+    from visualizers.levels import charts
+
     plain = plain_data(data, visualizer.units, visualizer.name)
     spec = charts.spec(visualizer.figure(plain))
     if "autosize" not in spec:

@@ -24,6 +24,7 @@ from visualizers.site.wasm import notebooks
 # Seconds that a kernel outlives its frame: a reload finds it gone, a hiccup of the connection does not.
 SESSION_TTL_S = 5
 OURS = ("minillm", "visualizers")
+CHARTS = "visualizers.levels.charts"  # what notebooks import only when they draw, and then wait for
 
 
 class Live:
@@ -76,7 +77,7 @@ class Live:
 
         A notebook that cannot be read or imported says so itself, when it is opened.
         """
-        for name in sorted({name for path in self._notebooks for name in _imports(path)}):
+        for name in sorted({CHARTS, *(name for path in self._notebooks for name in _imports(path))}):
             with contextlib.suppress(Exception):
                 importlib.import_module(name)
 
