@@ -10,9 +10,12 @@ from __future__ import annotations
 import hmac
 import json
 import secrets
+import sys
 import tempfile
+import types
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from marimo._config.manager import get_default_config_manager
 from marimo._server.lsp import NoopLspServer
@@ -40,6 +43,22 @@ SETTINGS = {
 }
 
 
+class Sessions(SessionManager):
+    """Starts kernels as processes of their own, beside those that are threads of this one.
+
+    A new process begins with the main module of its parent. The kernels in threads put a notebook there, which
+    would be run, or what is left of one that has ended: neither is for the new process.
+    """
+
+    async def _create_session(self, *given: Any, **named: Any) -> Any:
+        before = sys.modules["__main__"]
+        sys.modules["__main__"] = types.ModuleType("__main__")
+        try:
+            return await super()._create_session(*given, **named)
+        finally:
+            sys.modules["__main__"] = before
+
+
 class Editor:
     """Answers below ``prefix``: ``SECRET/STEM/`` is marimo's editor on a copy of the notebook."""
 
@@ -49,7 +68,7 @@ class Editor:
         self._secret = secrets.token_urlsafe(32)
         self._folder = tempfile.TemporaryDirectory(prefix="handbook-edit-", ignore_cleanup_errors=True)
         self._copied: dict[str, str] = {}
-        self._managers: dict[str, SessionManager] = {}
+        self._managers: dict[str, Sessions] = {}
         self._router = Router()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -120,7 +139,7 @@ class Editor:
     def _mount(self, stem: str) -> None:
         """marimo's application on one file, as ``create_asgi_app`` makes it, yet in the mode that it does not offer."""
         config = get_default_config_manager(current_path=None).with_overrides(SETTINGS)  # type: ignore[arg-type]
-        manager = SessionManager(
+        manager = Sessions(
             workspace=SingleFileWorkspace.from_path(MarimoPath(str(self._path(stem)))),
             mode=SessionMode.EDIT,
             quiet=True,
