@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -178,9 +179,12 @@ class LLM:
     def _steps(self) -> Iterator[bool]:
         """Run all that is there, a step at a time, and put the events of streams into their inboxes."""
         inboxes = self._inboxes
-        for events in self.engine.run_steps():
+        engine = self.engine
+        for events in engine.run_steps():
             _deliver(events, inboxes)
             yield True
+            if (wait_s := engine.wait_s()) > 0:
+                time.sleep(wait_s)
 
     def _ids(self, prompt: object) -> list[int]:
         """Of a prompt that is text or, as it stands, token ids."""

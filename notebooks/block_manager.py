@@ -53,7 +53,7 @@ def _(inputs):
     block_size = int(inputs["block_size"])
     engine = Engine(
         HashModel(vocab_size=16),
-        EngineConfig(block_size=block_size, num_blocks=64 // block_size + 1, max_batch_tokens=24),
+        EngineConfig(block_size=block_size, num_blocks=64 // block_size + 1, max_batch_tokens=24, record_trace=True),
     )
     shared = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 1, 2]
     for tail in ([3, 4], [5, 6], [7, 8]):

@@ -285,9 +285,11 @@ def make_engine(
     is_async: bool = False,
     window: int | None = None,
     other_windows: tuple[int | None, ...] = (),
+    is_traced: bool = True,
     **options: object,
 ) -> tuple[Engine, AuditedModel]:
     """An audited engine on virtual time."""
+    config = replace(config, record_trace=is_traced)
     clock = VirtualClock()
     model = (AsyncModel if is_async else AuditedModel)(
         clock, vocab_size=vocab_size, window=window, other_windows=other_windows

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 from random_choices import Draw, SeededDraw
@@ -226,23 +226,27 @@ class RouterCallers:
     # --- what each policy is by definition ----------------------------------------------------------------
 
     def expected(self, request: Incoming, within: Sequence[str], loads: dict[str, int]) -> list[str]:
-        """The workers that may be chosen: one, but where a random number decides."""
-        least = min(within, key=lambda name: loads[name])
+        """The workers that may be chosen: of equals, any."""
+
+        def least_of(value: Callable[[str], float]) -> list[str]:
+            return [name for name in within if value(name) == min(map(value, within))]
+
+        least = least_of(lambda name: loads[name])
         if self.name == "round_robin":
-            return [min(within, key=lambda name: self.last.get(name, 0))]
+            return least_of(lambda name: self.last.get(name, 0))
         if self.name == "power_of_two":  # never the one that all others are below
             return [a for a in within if len(within) == 1 or any(loads[a] <= loads[b] for b in within if b != a)]
         if self.name == "session_affinity":
             name = self.sessions.get(request.session or "")
-            return [name if name in within else least]
+            return [name] if name in within else least
         if self.name == "consistent_hash":
             key = f"prompt {list(request.token_ids)}" if request.session is None else f"session {request.session}"
             ring = [(point(f"worker {i} {name}"), name) for name in within for i in range(self.points)]
             behind = [entry for entry in ring if entry[0] >= point(key)]
             return [min(behind or ring)[1]]
         if self.name == "prefix_aware":
-            return [min(within, key=lambda name: loads[name] - self.hit(request, name))]
-        return [least]
+            return least_of(lambda name: loads[name] - self.hit(request, name))
+        return least
 
     def hit(self, request: Incoming, name: str) -> int:
         known = self.told[name] if self.hears else self.cached[name]

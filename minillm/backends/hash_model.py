@@ -21,6 +21,7 @@ from minillm.core.speculate.rejection import draw_against
 
 _MASK64 = (1 << 64) - 1
 _EMPTY = 0  # the node of the empty prefix
+_MOST_UNREAD = 4096  # prefixes that no slot leads to; as many as those that slots lead to may come on top
 _GROUP = 1 << 40  # in a slot: the layer group that wrote it times this, and the node
 
 
@@ -73,6 +74,7 @@ class HashModel:
         self._prefixes = [_Prefix(-1, 0, 0)]
         self._ids: dict[tuple[int, int], int] = {}
         self._tokens = [-1]  # by node: its last token
+        self._compact_at = _MOST_UNREAD
         self._slots: list[int | None] = []  # the node whose last token's K/V the slot holds; None is poison
 
     def split_layers(self) -> None:
@@ -103,6 +105,8 @@ class HashModel:
         started = time.perf_counter()
         if len(plan.groups) != len(self._other_windows) * self._is_split:
             raise WrongReadError(f"step {plan.step}: {1 + len(plan.groups)} layer groups, the model has others")
+        if len(self._prefixes) > self._compact_at:
+            self.compact()
         rows = len(plan.request_ids)
         bounds = [(plan.query_starts[r], plan.query_starts[r + 1]) for r in range(rows)]
         # As in attention, every row's K/V is written before any row is read.
@@ -245,6 +249,25 @@ class HashModel:
                 f"slot {slot}, which another group wrote"
             )
         return node - group * _GROUP
+
+    def compact(self) -> None:
+        """Forget the prefixes that no slot leads to, so that a long run needs no more memory than its slots do."""
+        is_read = bytearray(len(self._prefixes))
+        for node in self._slots:
+            if node is not None:
+                is_read[node % _GROUP] = 1
+        is_read[_EMPTY] = 1
+        for node in range(len(is_read) - 1, _EMPTY, -1):  # a parent's number is below its children's
+            if is_read[node]:
+                is_read[self._prefixes[node].parent] = 1
+        kept = [node for node in range(len(is_read)) if is_read[node]]
+        new = {node: i for i, node in enumerate(kept)}
+        new[-1] = -1
+        self._prefixes = [p._replace(parent=new[p.parent]) for p in map(self._prefixes.__getitem__, kept)]
+        self._tokens = [self._tokens[node] for node in kept]
+        self._ids = {(p.parent, self._tokens[i]): i for i, p in enumerate(self._prefixes) if i != _EMPTY}
+        self._slots = [None if n is None else n - n % _GROUP + new[n % _GROUP] for n in self._slots]
+        self._compact_at = 2 * len(kept) + _MOST_UNREAD
 
     def _tokens_of(self, node: int) -> list[int]:
         """The prefix of a node."""

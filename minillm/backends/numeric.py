@@ -22,7 +22,7 @@ from minillm.core.logprobs import TokenLogprobs
 from minillm.core.plan import StepPlan, StepResult
 from minillm.costs.flops import attention_flops, linear_flops
 from minillm.loaders.tensors import Float32
-from minillm.models.decoder import Decoder, build_parameters
+from minillm.models.decoder import Decoder, Look, build_parameters
 from minillm.models.load import LoadedModel
 from minillm.models.rope import angles, inverse_frequencies
 from minillm.models.spec import LayerGroup, ModelSpec
@@ -179,6 +179,8 @@ class NumericBackend(ABC):
         if plan.token_ids:
             hidden = self._hidden_states(plan)
             self.draw(hidden, plan, result)
+            if result.faults:
+                result.faults = self._origins(plan, list(result.faults))
             if plan.wants_hidden:
                 result.hidden = hidden
         result.elapsed_s = time.perf_counter() - started
@@ -187,7 +189,13 @@ class NumericBackend(ABC):
     def draw(self, hidden: Array, plan: StepPlan, result: StepResult) -> None:
         """Make the plan's draws from ``hidden [S, hidden]``, and put what is wanted of them into ``result``."""
         logits = self.decoder.logits(hidden)
-        result.token_ids = self.ops.sample(logits, plan.sampling, plan.uniforms, plan.transforms)
+        try:
+            result.token_ids = self.ops.sample(logits, plan.sampling, plan.uniforms, plan.transforms)
+        except ValueError:  # a row holds NaN or +inf, or nothing that may be drawn
+            logits, result.faults = self._without_faults(logits)
+            if not result.faults:
+                raise
+            result.token_ids = self.ops.sample(logits, plan.sampling, plan.uniforms, plan.transforms)
         if plan.proposals:
             rows = list(plan.proposals)
             uniforms = [plan.uniforms[row] for row in rows]
@@ -200,6 +208,40 @@ class NumericBackend(ABC):
         if plan.distributions:
             rows = list(plan.distributions)
             result.distributions = dict(zip(rows, self._host(self._distributions(logits, plan, rows)), strict=True))
+
+    def _without_faults(self, logits: Array) -> tuple[Array, dict[int, str]]:
+        """The logits with zeros in the rows that are no numbers, and what is wrong with these."""
+        values = self._host(logits)
+        is_sound: NDArray[Any] = values < np.inf  # NaN is below nothing, and -inf is a token that cannot be drawn
+        broken: NDArray[Any] = ~is_sound.all(axis=1)
+        rows = np.flatnonzero(broken).tolist()
+        sound = self.array(np.where(broken[:, None], 0, values).astype(values.dtype))
+        return sound, dict.fromkeys(rows, "logits hold NaN or +inf")
+
+    def _origins(self, plan: StepPlan, draws: Sequence[int]) -> dict[int, str]:
+        """Where the numbers of broken draws went wrong: the step is run again and looked at after each layer.
+
+        It writes the same K/V to the same slots, so that nothing changes by it.
+        """
+        sampled = np.asarray(plan.sample_tokens)
+        rows = np.searchsorted(plan.query_starts, sampled[list(draws)], side="right") - 1
+        found: dict[int, str] = {}
+
+        def look(where: str, hidden: Array) -> None:
+            broken: NDArray[Any] = ~np.all(np.isfinite(self._host(hidden)), axis=1)
+            tokens = np.arange(len(broken)) if len(broken) == plan.query_starts[-1] else sampled
+            for draw, row in zip(draws, rows, strict=True):
+                own = (plan.query_starts[row] <= tokens) & (tokens < plan.query_starts[row + 1]) & broken
+                if draw not in found and own.any():
+                    token = tokens[own][0]
+                    found[draw] = f"{where}, of token {plan.token_ids[token]} at position {plan.positions[token]}"
+
+        self._hidden_states(plan, look)
+        return {
+            draw: f"logits hold NaN or +inf, first seen behind {found.get(draw, 'the head')}: the model's weights are "
+            "damaged, or its numbers are too large for its dtype"
+            for draw in draws
+        }
 
     def _distributions(self, logits: Array, plan: StepPlan, draws: Sequence[int]) -> Array:
         """``[n, V]``, what the given draws are made from."""
@@ -227,7 +269,7 @@ class NumericBackend(ABC):
         """``[S, V]``, the logits of the plan's ``sample_tokens``."""
         return self.decoder.logits(self._hidden_states(plan))
 
-    def _hidden_states(self, plan: StepPlan) -> Array:
+    def _hidden_states(self, plan: StepPlan, look: Look | None = None) -> Array:
         """``[S, hidden]`` of the plan's ``sample_tokens``, from which their draws are made."""
         decoder = self.decoder
         if len(plan.groups) != len(self._groups) - 1:
@@ -240,7 +282,7 @@ class NumericBackend(ABC):
             for part in parts:
                 self._poison_slots(stale_slots(np.asarray(part.slots, dtype=np.int64), self._block_size))
         if len(parts) == 1:
-            return decoder.hidden_states(batch, self._caches)
+            return decoder.hidden_states(batch, self._caches, look=look)
         batches = [batch, *(self._other_batch(batch, part) for part in parts[1:])]
         placed = {
             layer: (batches[g], self._caches[place])
@@ -248,7 +290,7 @@ class NumericBackend(ABC):
             for place, layer in enumerate(group.layers)
         }
         kept = [placed[layer] for layer in range(self.spec.layers)]
-        return decoder.hidden_states(batch, [cache for _, cache in kept], [one for one, _ in kept])
+        return decoder.hidden_states(batch, [cache for _, cache in kept], [one for one, _ in kept], look)
 
     def _other_batch(self, batch: Batch, plan: StepPlan) -> Batch:
         """The same tokens with the slots and reads of another layer group."""

@@ -96,6 +96,8 @@ class TorchBackend(NumericBackend):
         return self.array(values).to(torch.promote_types(self.dtype, torch.float32))
 
     def _host(self, values: Tensor) -> NDArray[Any]:
+        if values.dtype == torch.bfloat16:  # which NumPy lacks
+            values = values.float()
         host: NDArray[Any] = values.cpu().numpy()
         return host
 

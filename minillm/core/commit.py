@@ -51,12 +51,16 @@ class Committer:
 
     def commit(self, step: Step, result: StepResult, now_s: float, events: list[Event]) -> None:
         """Append to ``events`` what the step brings."""
-        self._commit_decodes(step, result.token_ids, now_s, events)
+        self._commit_decodes(step, result, now_s, events)
         draw = len(step.decodes)  # the first of a part's draws
         for part in step.parts:
             request, first_draw, draw = part.request, draw, draw + part.num_draws
             if request.epoch != part.epoch:
                 self._drop_result(request, now_s, events)
+                continue
+            fault = _fault(result, range(first_draw, first_draw + part.num_draws - len(part.draft.token_ids)))
+            if fault:
+                events.append(self._lifecycle.end(request, "error", now_s, error=fault))
                 continue
             request.num_in_flight -= part.num_tokens + len(part.draft.token_ids)
             request.num_computed = part.start + part.num_tokens
@@ -71,12 +75,19 @@ class Committer:
             if part.request.group is not None and part.request.group.beams is not None:
                 self._advance(part.request.group.beams, now_s, events)
 
-    def _commit_decodes(self, step: Step, token_ids: Sequence[int], now_s: float, events: list[Event]) -> None:
+    def _commit_decodes(self, step: Step, result: StepResult, now_s: float, events: list[Event]) -> None:
         """One token for each plain decode. A token that ends nothing and has no text is done here, and quickly."""
         size, detokenizers, looks = self._kv.block_size, self._lifecycle.detokenizers, self._looks_at_tokens
-        for request, epoch, token_id in zip(step.decodes, step.epochs, token_ids, strict=False):
+        has_faults = bool(result.faults)
+        for draw, (request, epoch, token_id) in enumerate(
+            zip(step.decodes, step.epochs, result.token_ids, strict=False)
+        ):
             if request.epoch != epoch:
                 self._drop_result(request, now_s, events)
+                continue
+            if has_faults and draw in result.faults:
+                fault = _fault(result, (draw,))
+                events.append(self._lifecycle.end(request, "error", now_s, error=fault))
                 continue
             request.num_in_flight -= 1
             request.num_computed += 1
@@ -124,9 +135,14 @@ class Committer:
             raise EngineError(f"{part.request.request_id} has a draft without speculation")
         path = self._speculator.accept(part, [result.token_ids[draw] for draw in draws])
         draws = [draws[i] for i in draws_that_count(path)]
+        fault = _fault(result, draws)
+        if fault:  # what was drawn before it stands
+            draws = draws[: next(i for i, draw in enumerate(draws) if draw in result.faults)]
         tokens = [result.token_ids[draw] for draw in draws]
         logprobs = [result.logprobs[draw] for draw in draws if draw in result.logprobs]
         self._commit_tokens(part.request, tokens, now_s, events, logprobs, part, path)
+        if fault and not part.request.is_finished:
+            events.append(self._lifecycle.end(part.request, "error", now_s, error=fault))
 
     def _drawing(self, request: Request) -> list[Request]:
         """The request, or all members of its group when they part here: then they run from now on."""
@@ -191,7 +207,8 @@ class Committer:
             logprobs=logprobs,
         )
         request.chunk_sizes.append(len(committed.tokens))
-        if part is not None:
+        if part is not None and self._speculator is not None:
+            self._speculator.count(part, min(len(path), len(committed.tokens)))
             self._keep_accepted(part, path[: len(committed.tokens) - 1])
         for i, (token, text) in enumerate(committed.tokens):
             self._order.on_token(request)
@@ -217,3 +234,8 @@ class Committer:
         self._kv.commit(request)
         self._kv.rewind(request, request.num_computed)
         self._trace.emit("verify", request.request_id, tokens=len(path), computed=request.num_computed)
+
+
+def _fault(result: StepResult, draws: Sequence[int]) -> str:
+    """Why the first of these draws that could not be made was not; empty if all were."""
+    return next((result.faults[draw] for draw in draws if draw in result.faults), "") if result.faults else ""

@@ -44,7 +44,10 @@ class EngineConfig:
     overlap: int = 0  # steps planned while one runs: 0 waits for each, 1 (or True) keeps the backend busy
     seed: int = 0  # for requests that bring none
     debug_checks: bool = False  # check every structure after every step
-    record_trace: bool = True  # the log grows with the run: turn it off in a process that serves for days
+    record_trace: bool = False  # every decision in ``Engine.trace``: it grows with the run
+    # How many ended requests, and how many steps, ``Engine.requests`` and ``Engine.metrics`` know of; None: all, and
+    # then they grow with the run.
+    keep_ended: int | None = 1024
 
     def __post_init__(self) -> None:
         _check_int("block_size", self.block_size, 1)
@@ -57,6 +60,8 @@ class EngineConfig:
             _check_int("max_model_len", self.max_model_len, 2, "one prompt token and one output token")
         _check_int("overlap", int(self.overlap) if isinstance(self.overlap, bool) else self.overlap, 0)
         _check_int("seed", self.seed, 0)
+        if self.keep_ended is not None:
+            _check_int("keep_ended", self.keep_ended, 1)
         if self.chunk_size is not None:
             _check_int("chunk_size", self.chunk_size, 1)
             if not self.chunked_prefill:

@@ -135,7 +135,7 @@ class Engine:
             vocab_size=capacity.vocab_size,
             speculator=self.speculator,
         )
-        self._lifecycle = Lifecycle(self.scheduler, self.speculator, self.trace, clock)
+        self._lifecycle = Lifecycle(self.scheduler, self.speculator, self.trace, clock, config.keep_ended)
         self._committer = Committer(
             backend, self.kv, self.scheduler, self.speculator, self.order, self._lifecycle, self.trace
         )
@@ -146,8 +146,9 @@ class Engine:
         self._pending: list[tuple[float, int, Request]] = []  # heap of arrivals that were not looked at yet
         self._flight: deque[_InFlight] = deque()  # steps handed to the backend, the oldest first
         self._num_planned = 0
+        self._is_idle = False  # whether the last step found nothing to do
         self._last_ids: list[int] = []  # the draws of the step that landed last
-        self._samples: list[StepSample] = []
+        self._samples: deque[StepSample] = deque(maxlen=config.keep_ended)
 
     def add_request(
         self,
@@ -173,7 +174,7 @@ class Engine:
         steer the orders that look at them (`minillm.core.order`).
         """
         check_service(self.config, priority, tenant, ttft_slo_s, tpot_slo_s)
-        index = len(self.requests)
+        index = self._lifecycle.num_submitted
         names = self._lifecycle.names(request_id, params.num_sequences)
         prompt = check_prompt(prompt_ids, self.capacity.vocab_size, self.max_model_len)
         max_total = min(len(prompt) + params.max_tokens, self.max_model_len)
@@ -256,6 +257,7 @@ class Engine:
                 break
             self.clock.advance_to(wake_s)
             self._launch()
+        self._is_idle = not self._flight and not self._lifecycle.outbox
         if self._flight:
             return self._land()
         return self._lifecycle.take_events()
@@ -319,24 +321,21 @@ class Engine:
                 self.num_steps += 1
             raise
 
-    def run(self) -> Iterator[Event]:
-        """Step until every request has ended; sleeps while none has arrived."""
+    def run(self, sleep: Callable[[float], object] = time.sleep) -> Iterator[Event]:
+        """Step until every request has ended, and ``sleep`` while there is nothing to do."""
         for events in self.run_steps():
             yield from events
+            if (wait_s := self.wait_s()) > 0:
+                sleep(wait_s)
 
     def run_steps(self) -> Iterator[list[Event]]:
-        """Likewise, the events of a step at a time."""
+        """The events of a step at a time, until every request has ended. Never sleeps: ``wait_s`` says for how long
+        a caller may, so that an event loop can do other things meanwhile."""
         idle_steps = 0
         while self.has_work():
-            steps_before = self.num_steps
-            events = self.step()
-            yield events
-            if self.num_steps > steps_before or events:
+            yield self.step()
+            if not self._is_idle or (self.next_wake_s() is not None and not isinstance(self.clock, VirtualClock)):
                 idle_steps = 0
-                continue
-            wake_s = self.next_wake_s()
-            if wake_s is not None and not isinstance(self.clock, VirtualClock):
-                time.sleep(max(0.0, wake_s - self.clock()))
                 continue
             idle_steps += 1
             if idle_steps > 2:  # one is legal: a step in which everyone was preempted
@@ -405,6 +404,14 @@ class Engine:
             raise
         return events
 
+    def wait_s(self) -> float:
+        """Seconds until the next step has something to do: 0 unless the last one had nothing.
+
+        A request that is added meanwhile may run at once.
+        """
+        wake_s = self.next_wake_s() if self._is_idle else None
+        return 0.0 if wake_s is None else max(0.0, wake_s - self.clock())
+
     def next_wake_s(self) -> float | None:
         """When something may become runnable although no one calls: an arrival, or a policy's deadline."""
         arrival_s = self._next_arrival_s()
@@ -412,6 +419,7 @@ class Engine:
         return min((t for t in (arrival_s, policy_s) if t is not None), default=None)
 
     def metrics(self) -> RunMetrics:
+        """Of the requests and steps that are known: the last ``keep_ended`` of either. Preemptions are all counted."""
         return run_metrics(self.requests.values(), self._samples, self.scheduler.num_preemptions)
 
     def check(self) -> None:

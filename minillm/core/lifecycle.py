@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import count
@@ -19,9 +20,15 @@ class Lifecycle:
     """Who was submitted, who has not ended, and the only way out."""
 
     def __init__(
-        self, scheduler: Scheduler, speculator: Speculator | None, trace: Trace, clock: Callable[[], float]
+        self,
+        scheduler: Scheduler,
+        speculator: Speculator | None,
+        trace: Trace,
+        clock: Callable[[], float],
+        keep_ended: int | None,
     ) -> None:
-        self.requests: dict[str, Request] = {}  # all that were ever submitted, by id
+        self.requests: dict[str, Request] = {}  # by id: all that have not ended, and the ``keep_ended`` that ended last
+        self.num_submitted = 0
         self.detokenizers: dict[str, Detokenizer] = {}  # of those that have not ended, if there is a tokenizer
         self.num_unfinished = 0
         self.outbox: list[Event] = []  # events made outside a commit, delivered by the next step
@@ -29,6 +36,8 @@ class Lifecycle:
         self._speculator = speculator
         self._trace = trace
         self._clock = clock
+        self._keep_ended = keep_ended
+        self._ended: deque[Request] = deque()  # the one that ended first is forgotten first
 
     def names(self, request_id: str | None, number: int) -> list[str]:
         """Ids for the ``number`` outputs of one prompt: after ``request_id``, or after one that is free.
@@ -36,7 +45,7 @@ class Lifecycle:
         ``RequestError`` if one of them is taken.
         """
         if request_id is None:
-            tries = (self._named(f"r{i}", number) for i in count(len(self.requests)))
+            tries = (self._named(f"r{i}", number) for i in count(self.num_submitted))
             return next(names for names in tries if self.requests.keys().isdisjoint(names))
         names = self._named(request_id, number)
         for name in names:
@@ -51,6 +60,7 @@ class Lifecycle:
     def add(self, request: Request, detokenizer: Detokenizer | None) -> None:
         """A request that was checked."""
         self.requests[request.request_id] = request
+        self.num_submitted += 1
         if detokenizer is not None:
             self.detokenizers[request.request_id] = detokenizer
         self.num_unfinished += 1
@@ -123,6 +133,7 @@ class Lifecycle:
         kind: Literal["finish", "error"] = "error" if reason == "error" else "finish"
         self._trace.emit(kind, request_id, note=error or reason)
         event = Event(request_id, kind, now_s, text=text, finish_reason=reason, error=error)
+        self._forget_oldest(request)
         if self._speculator is not None:
             try:
                 self._speculator.forget(request_id)
@@ -130,6 +141,17 @@ class Lifecycle:
                 self.outbox.append(event)
                 raise
         return event
+
+    def _forget_oldest(self, request: Request) -> None:
+        """Let go of what ended longest ago; outputs of one prompt once the last has ended, for they share their end."""
+        if self._keep_ended is None:
+            return
+        if request.group is None:
+            self._ended.append(request)
+        elif request.group.is_finished:
+            self._ended.extend(request.group.members)
+        while len(self._ended) > self._keep_ended:
+            self.requests.pop(self._ended.popleft().request_id, None)
 
     def fail(self, requests: Sequence[Request], error: BaseException) -> None:
         """Something raised in a step of these requests: those that have not ended do."""

@@ -82,4 +82,7 @@ class StepResult:
     elapsed_s: float
     logprobs: dict[int, TokenLogprobs] = field(default_factory=dict)  # for the draws of the plan's ``logprobs``
     distributions: dict[int, Row] = field(default_factory=dict)  # for the draws of the plan's ``distributions``
+    # By draw that could not be made, for its logits are no numbers: where that began. Its id means nothing, and its
+    # row ends; the other rows are sound.
+    faults: dict[int, str] = field(default_factory=dict)
     hidden: Sequence[Any] | None = None  # [S], if the plan wants them; only the backend's own heads look inside

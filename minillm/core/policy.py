@@ -56,6 +56,7 @@ class BatchPolicy(ContinuousPolicy):
         self._batch_size = batch_size
         self._max_wait_s = max_wait_s
         self._left = 0  # members of the current batch that are not running: not yet admitted, or preempted
+        self._num_kept = 0  # of the heap, when those who left were dropped last
         self._arrivals: list[tuple[float, int, int, Request]] = []  # a heap; who left is dropped when it surfaces
 
     def admissible(self, view: QueueView) -> int:
@@ -74,6 +75,10 @@ class BatchPolicy(ContinuousPolicy):
 
     def on_wait(self, request: Request) -> None:
         if not math.isinf(self._max_wait_s):
+            if len(self._arrivals) > 2 * self._num_kept + 16:
+                self._arrivals = [entry for entry in self._arrivals if entry[-1].status is Status.WAITING]
+                heapq.heapify(self._arrivals)
+                self._num_kept = len(self._arrivals)
             heapq.heappush(self._arrivals, (request.arrival_s, request.index, request.epoch, request))
 
     def on_admit(self) -> None:

@@ -93,6 +93,10 @@ def build_parameters(
     )
 
 
+# Hears of the hidden states behind the embedding and each layer: ``[T, hidden]``, or those sampled, behind the last.
+Look = Callable[[str, Array], None]
+
+
 class Decoder:
     """A model ready to run: spec, weights and the operators that compute it."""
 
@@ -100,7 +104,11 @@ class Decoder:
         self.spec, self.parameters, self.ops = spec, parameters, ops
 
     def hidden_states(
-        self, batch: Batch, caches: Sequence[tuple[Array, Array]], batches: Sequence[Batch] | None = None
+        self,
+        batch: Batch,
+        caches: Sequence[tuple[Array, Array]],
+        batches: Sequence[Batch] | None = None,
+        look: Look | None = None,
     ) -> Array:
         """``[S, hidden]`` of ``batch.sample_tokens``, after the last norm; ``caches`` holds (keys, values) of each
         layer, ``batches`` its slots and reads where layers differ in them."""
@@ -108,6 +116,8 @@ class Decoder:
         hidden = ops.embed(p.embed, batch.token_ids)
         if spec.embedding_scale != 1.0:
             hidden = hidden * spec.embedding_scale
+        if look is not None:
+            look("the embedding", hidden)
         normed = ops.rms_norm(hidden, p.layers[0].attention_norm, spec.norm_eps)
         for i, layer in enumerate(p.layers):
             attended = attend(spec, ops, layer, normed, batch if batches is None else batches[i], caches[i])
@@ -125,6 +135,8 @@ class Decoder:
                 inner = ops.rms_norm(inner, layer.post_mlp_norm, spec.norm_eps)
             following = p.final_norm if i == spec.layers - 1 else p.layers[i + 1].attention_norm
             normed, hidden = ops.add_rms_norm(inner, hidden, following, spec.norm_eps)
+            if look is not None:
+                look(f"layer {i} of {spec.layers}", hidden)
         return normed
 
     def logits(self, hidden: Array) -> Array:

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from core_harness import GREEDY, AuditedModel, Case, Job, drive, make_engine, without
+from adversaries import AlwaysRight
+from core_harness import GREEDY, AuditedModel, Case, Job, drive, make_engine
 
 from minillm.backends.hash_model import HashModel, WrongReadError
 from minillm.backends.simulated import SimulatedBackend
@@ -23,6 +24,7 @@ from minillm.core.plan import StepPlan, StepResult
 from minillm.core.request import Status
 from minillm.core.sampling import SamplingParams
 from minillm.core.scheduler import _Draft
+from minillm.core.speculate.speculator import Speculation
 from minillm.core.trace import Replay
 
 
@@ -533,6 +535,31 @@ def test_the_hit_rate_is_of_requests_that_ran() -> None:
     assert engine.metrics().prefix_hit_rate == 4 / 10  # the third has not begun
 
 
+def test_accepted_tokens_behind_the_end_of_an_output_are_not_counted() -> None:
+    """Drafts of 4 that are always right: an output of 3 keeps what it has room for."""
+    for max_tokens, kept in ((2, 1), (3, 2), (4, 3), (6, 4)):
+        for stop in (False, True):
+            config = EngineConfig(block_size=2, num_blocks=64)
+            engine, _ = make_engine(config, vocab_size=5, speculation=Speculation(AlwaysRight(), 4))
+            alone, _ = make_engine(config, vocab_size=5)
+            ids = alone.add_request([1, 2], SamplingParams(temperature=0, max_tokens=20))
+            list(alone.run())
+            end = ids.output_ids[max_tokens - 1]
+            if stop and end in ids.output_ids[: max_tokens - 1]:
+                continue
+            params = SamplingParams(
+                temperature=0, max_tokens=20 if stop else max_tokens, stop_token_ids=(end,) if stop else ()
+            )
+            request = engine.add_request([1, 2], params)
+            list(engine.run())
+            measured = engine.metrics().requests[0]
+            assert request.num_output == max_tokens
+            if max_tokens < 6:
+                # The first token is drawn by the prompt, the others come with one draft.
+                assert measured.accepted_tokens <= max_tokens - 1
+                assert measured.accepted_tokens == (kept if stop else kept - 1 if max_tokens > 2 else 0)
+
+
 def test_hit_rate_and_kv_usage() -> None:
     engine, _ = make_engine(EngineConfig(num_blocks=11, block_size=2))
     for _ in range(2):
@@ -580,7 +607,7 @@ def test_a_trace_that_frees_out_of_order_is_refused() -> None:
 
 def test_without_a_trace_the_run_is_the_same() -> None:
     case = Case(EngineConfig(block_size=2, num_blocks=9), (Job((1, 0, 1), greedy(5)), Job((1, 0, 1), greedy(5))))
-    engine, _ = make_engine(without(case, record_trace=False).config)
+    engine, _ = make_engine(case.config, is_traced=False)
     for job in case.jobs:
         engine.add_request(job.prompt, job.params)
     list(engine.run())

@@ -34,8 +34,10 @@ from minillm.core.router import (
     SentPrefixes,
     make_policy,
 )
-from minillm.core.router.policies import ConsistentHash, PrefixAware, SessionAffinity
+from minillm.core.router.policies import ConsistentHash, PrefixAware, RoutingPolicy, SessionAffinity
 from minillm.core.sampling import SamplingParams
+
+WORKERS = ["a", "b", "c", "d"]
 
 
 class RouterMachine(RuleBasedStateMachine):
@@ -319,3 +321,45 @@ def test_what_is_heard_is_what_the_engines_hit() -> None:
                 assert engine.kv.lookup(probe).num_tokens == cached
                 engine.abort(probe.request_id)
                 engine.step()
+
+
+# --- ties -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["round_robin", "least_loaded", "power_of_two", "session_affinity", "prefix_aware"])
+def test_equals_share_the_work_and_a_seed_repeats_it(name: PolicyName) -> None:
+    """One request at a time: no worker is ever busy, so every choice is among equals."""
+
+    def places(seed: int) -> list[str]:
+        prefixes = SentPrefixes(4, 1000) if name == "prefix_aware" else None
+        router = Router(make_policy(name, prefixes, seed=seed), WORKERS)
+        found = []
+        for i in range(400):
+            found.append(router.route(incoming(str(i), tokens=[i, *range(9)])))
+            router.finish(str(i))
+        return found
+
+    shares = Counter(places(0))
+    assert set(shares) == set(WORKERS)
+    assert max(shares.values()) < 2 * min(shares.values())
+    assert places(0) == places(0)
+    assert places(0) != places(1)
+
+
+def test_prefixes_that_come_one_at_a_time_are_spread_over_the_caches() -> None:
+    """16 prefixes of 8 blocks, 4 workers that keep 48 blocks each: all fit, unless one worker gets them all."""
+
+    def hit_rate(policy: RoutingPolicy) -> float:
+        caches = {name: SentPrefixes(4, 60) for name in WORKERS}
+        router = Router(policy, WORKERS)
+        hits = 0
+        for i in range(640):
+            prompt = [(i * 7 + i // 16) % 16 * 100 + place for place in range(32)]
+            name = router.route(incoming(str(i), tokens=prompt))
+            hits += caches[name].cached_tokens(prompt, (), [name])[0]
+            caches[name].on_sent(prompt, (), name)
+            router.finish(str(i))
+        return hits / (640 * 32)
+
+    assert hit_rate(PrefixAware(SentPrefixes(4, 60))) > 0.9
+    assert hit_rate(RoutingPolicy()) < 0.6

@@ -562,10 +562,9 @@ def test_by_rejection_a_draft_models_own_distribution_is_used() -> None:
     request_params = params(3, 2.5)
     speculation = Speculation(DraftModel(near), 2, verification="rejection")
     engine = Engine(target, EngineConfig(block_size=2, num_blocks=300, record_trace=False), speculation=speculation)
-    for seed in range(3000):
-        engine.add_request([3, 1], replace(request_params, seed=seed))
+    requests = [engine.add_request([3, 1], replace(request_params, seed=seed)) for seed in range(3000)]
     list(engine.run())
-    found = Counter(tuple(r.output_ids[:2]) for r in engine.requests.values())
+    found = Counter(tuple(r.output_ids[:2]) for r in requests)
     statistic = 0.0
     for first, chance in distribution(target.logits_after([3, 1]), request_params):
         for second, then in distribution(target.logits_after([3, 1, first]), request_params):

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from mutants import killers
 from mutants.blocks import EVICTION_MUTANTS, INDEX_MUTANTS, MANAGER_MUTANTS, POOL_MUTANTS
-from mutants.faults import FAULT_MUTANTS
+from mutants.faults import COUNT_MUTANTS, FAULT_MUTANTS, LEAK_MUTANTS
 from mutants.grammar import AMBIGUITY_MUTANTS, GRAMMAR_MUTANTS
 from mutants.records import LOOP_MUTANTS, REPLAY_MUTANTS, TRACE_MUTANTS, TREE_MUTANTS
 from mutants.registry import Mutant
-from mutants.routing import ROUTER_MUTANTS
+from mutants.routing import ROUTER_MUTANTS, TIE_MUTANTS
 from mutants.sampling import DRAW_MUTANTS, OUTPUT_MUTANTS, SAMPLING_MUTANTS
 from mutants.scheduling import ENGINE_MUTANTS
 from mutants.services import DRAFTER_MUTANTS, LOAD_MUTANTS, METRICS_MUTANTS, ORDER_MUTANTS, POLICY_MUTANTS
@@ -40,6 +40,7 @@ MUTANTS: list[Mutant] = [
         (killers.GRAMMAR, GRAMMAR_MUTANTS),
         (killers.AMBIGUITY, AMBIGUITY_MUTANTS),
         (killers.ROUTER, ROUTER_MUTANTS),
+        (killers.TIES, TIE_MUTANTS),
         (killers.ORDERS, ORDER_MUTANTS),
         (killers.LOOP, POLICY_MUTANTS),
         (killers.LOOP, LOOP_MUTANTS),
@@ -47,6 +48,8 @@ MUTANTS: list[Mutant] = [
         (killers.TRACES, TRACE_MUTANTS),
         (killers.DRAFTERS_ALONE, TREE_MUTANTS),
         (killers.FAULTS, FAULT_MUTANTS),
+        (killers.SOAK, LEAK_MUTANTS),
+        (killers.LOOP, COUNT_MUTANTS),
         (killers.LOAD, LOAD_MUTANTS),
         (killers.ORDERS, METRICS_MUTANTS),
         (killers.DRAFTERS_ALONE, DRAFTER_MUTANTS),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from mutation import Edit
 
 from minillm.core import detokenizer
+from minillm.core.commit import Committer
 from minillm.core.engine import Engine
 from minillm.core.lifecycle import Lifecycle
 from minillm.core.scheduler import Scheduler
@@ -39,3 +40,19 @@ FAULT_MUTANTS: dict[str, list[Edit]] = {
     ],
     "a control token writes its name": [Edit(detokenizer, "text_bytes", "is_special(token_id)", "False")],
 }  # fmt: skip
+
+LEAK_MUTANTS: dict[str, list[Edit]] = {
+    "what has ended is kept": [Edit(Lifecycle, "_forget_oldest", "> self._keep_ended", "> 10**9")],
+    "one of several outputs is let go of before the others": [
+        Edit(Lifecycle, "_forget_oldest", "if request.group is None", "if True")
+    ],
+    "a step with nothing to do is taken for work": [
+        Edit(Engine, "step", "self._is_idle = not self._flight and not self._lifecycle.outbox", "pass")
+    ],
+}
+
+COUNT_MUTANTS: dict[str, list[Edit]] = {
+    "accepted behind the end counted": [
+        Edit(Committer, "_commit_tokens", "min(len(path), len(committed.tokens))", "len(path)")
+    ],
+}

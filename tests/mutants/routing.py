@@ -6,7 +6,14 @@ from mutation import Edit
 
 from minillm.core.router import Router
 from minillm.core.router import prefixes as prefixes_module
-from minillm.core.router.policies import ConsistentHash, PowerOfTwo, PrefixAware, RoundRobin, SessionAffinity
+from minillm.core.router.policies import (
+    ConsistentHash,
+    PowerOfTwo,
+    PrefixAware,
+    RoundRobin,
+    RoutingPolicy,
+    SessionAffinity,
+)
 from minillm.core.router.prefixes import HeardPrefixes, SentPrefixes
 
 ROUTER_MUTANTS: dict[str, list[Edit]] = {
@@ -27,12 +34,10 @@ ROUTER_MUTANTS: dict[str, list[Edit]] = {
     "a request may be at two workers": [Edit(Router, "route", "if request.request_id in self._places", "if False")],
     "the turn is that of the name": [Edit(RoundRobin, "choose", "self._last.get(worker.name, 0)", "worker.name")],
     "every turn the first": [Edit(RoundRobin, "on_route", "self._last[name] = self._count", "pass")],
-    "two choices, the worse": [
-        Edit(PowerOfTwo, "choose", "key=lambda w: w.load_tokens", "key=lambda w: -w.load_tokens")
-    ],
-    "two choices, one worker": [Edit(PowerOfTwo, "choose", "second += second >= first", "second = first")],
+    "two choices, the worse": [Edit(PowerOfTwo, "choose", "[worker.load_tokens for", "[-worker.load_tokens for")],
+    "two choices, one worker": [Edit(PowerOfTwo, "choose", "second + (second >= first)", "first")],
     "numbers from a generator that all share": [
-        Edit(PowerOfTwo, "choose", "uniform(self._seed, 2 * self._count)", "__import__('random').random()")
+        Edit(RoutingPolicy, "draw", "uniform(self._seed, self._draws)", "__import__('random').random()")
     ],
     "a session forgotten at once": [
         Edit(
@@ -83,4 +88,9 @@ ROUTER_MUTANTS: dict[str, list[Edit]] = {
     "snapshot left out": [
         Edit(HeardPrefixes, "restart", "replica.restart(stored, number)", "replica.restart((), number)")
     ],
+}
+
+TIE_MUTANTS: dict[str, list[Edit]] = {
+    "the first of equals": [Edit(RoutingPolicy, "least", "equal[int(self.draw() * len(equal))]", "equal[0]")],
+    "the same draw for all ties": [Edit(RoutingPolicy, "draw", "self._draws += 1", "pass")],
 }

@@ -1,7 +1,8 @@
 """Which of the workers that may take a request does: six policies behind one small interface.
 
-Each gets the healthy workers within the router's bound, in the router's order, and never none. Ties go to the
-first. Where hashes are taken they are SHA-256, so that every process and every router agrees.
+Each gets the healthy workers within the router's bound, in the router's order, and never none. Ties are drawn by a
+seed: were the first of equals taken, all that comes while nothing is busy would go to one worker, and only its
+cache would be used. Where hashes are taken they are SHA-256, so that every process and every router agrees.
 """
 
 from __future__ import annotations
@@ -26,9 +27,25 @@ POLICIES: tuple[PolicyName, ...] = get_args(PolicyName)
 class RoutingPolicy:
     """The least loaded worker: what the other policies fall back on."""
 
+    def __init__(self, seed: int = 0) -> None:
+        """``seed`` of the draws: routers side by side take different ones, the same router repeats with the same."""
+        self._seed = seed
+        self._draws = 0
+
     def choose(self, request: Incoming, candidates: Sequence[Worker]) -> Worker:
         """One of ``candidates``. Changes nothing but the policy's own state."""
-        return _least_loaded(candidates)
+        return self.least(candidates, [worker.load_tokens for worker in candidates])
+
+    def draw(self) -> float:
+        """A number in [0, 1), another one each time."""
+        self._draws += 1
+        return uniform(self._seed, self._draws)
+
+    def least(self, candidates: Sequence[Worker], values: Sequence[float]) -> Worker:
+        """The candidate with the least of ``values``, drawn among equals."""
+        lowest = min(values)
+        equal = [worker for worker, value in zip(candidates, values, strict=True) if value == lowest]
+        return equal[0] if len(equal) == 1 else equal[int(self.draw() * len(equal))]
 
     def on_add(self, name: str) -> None:
         """A worker came; it has nothing cached."""
@@ -46,12 +63,13 @@ class RoutingPolicy:
 class RoundRobin(RoutingPolicy):
     """One after the other: the candidate that was sent something longest ago. Blind to loads within the bound."""
 
-    def __init__(self) -> None:
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__(seed)
         self._count = 0
         self._last: dict[str, int] = {}  # worker -> when it was sent a request last
 
     def choose(self, request: Incoming, candidates: Sequence[Worker]) -> Worker:
-        return min(candidates, key=lambda worker: self._last.get(worker.name, 0))
+        return self.least(candidates, [self._last.get(worker.name, 0) for worker in candidates])
 
     def on_route(self, request: Incoming, name: str) -> None:
         self._count += 1
@@ -66,21 +84,13 @@ class PowerOfTwo(RoutingPolicy):
     send every router's next request to one and the same worker (Mitzenmacher, https://doi.org/10.1109/71.963420).
     """
 
-    def __init__(self, seed: int = 0) -> None:
-        self._seed = seed
-        self._count = 0
-
     def choose(self, request: Incoming, candidates: Sequence[Worker]) -> Worker:
-        first = int(uniform(self._seed, 2 * self._count) * len(candidates))
         if len(candidates) == 1:
             return candidates[0]
-        # Of the others: never the same twice.
-        second = int(uniform(self._seed, 2 * self._count + 1) * (len(candidates) - 1))
-        second += second >= first
-        return min(candidates[min(first, second)], candidates[max(first, second)], key=lambda w: w.load_tokens)
-
-    def on_route(self, request: Incoming, name: str) -> None:
-        self._count += 1
+        first = int(self.draw() * len(candidates))
+        second = int(self.draw() * (len(candidates) - 1))  # of the others: never the same twice
+        drawn = [candidates[first], candidates[second + (second >= first)]]
+        return self.least(drawn, [worker.load_tokens for worker in drawn])
 
 
 class SessionAffinity(RoutingPolicy):
@@ -89,14 +99,15 @@ class SessionAffinity(RoutingPolicy):
     A session that was sent elsewhere, because its worker failed or was over the bound, stays there.
     """
 
-    def __init__(self, max_sessions: int = 100_000) -> None:
+    def __init__(self, max_sessions: int = 100_000, *, seed: int = 0) -> None:
         """Of more sessions those are forgotten that were quiet longest."""
+        super().__init__(seed)
         self._max_sessions = max_sessions
         self._workers: OrderedDict[str, str] = OrderedDict()  # session -> worker, the quietest first
 
     def choose(self, request: Incoming, candidates: Sequence[Worker]) -> Worker:
         name = None if request.session is None else self._workers.get(request.session)
-        return next((w for w in candidates if w.name == name), None) or _least_loaded(candidates)
+        return next((w for w in candidates if w.name == name), None) or super().choose(request, candidates)
 
     def on_route(self, request: Incoming, name: str) -> None:
         if request.session is not None:
@@ -120,6 +131,7 @@ class ConsistentHash(RoutingPolicy):
 
     def __init__(self, points: int = 64, prompt_tokens: int = 256) -> None:
         """``points`` of each worker on the ring; ``prompt_tokens`` are hashed of a prompt without a session."""
+        super().__init__()
         if points < 1 or prompt_tokens < 1:
             raise ValueError(f"{points} points and {prompt_tokens} prompt_tokens: take 1 or more of each")
         self._points = points
@@ -152,17 +164,18 @@ class PrefixAware(RoutingPolicy):
     ``prefixes`` says what is cached: approximately, from what was sent where, or exactly, from the indexes' events.
     """
 
-    def __init__(self, prefixes: Prefixes, prefix_weight: float = 1.0) -> None:
+    def __init__(self, prefixes: Prefixes, prefix_weight: float = 1.0, *, seed: int = 0) -> None:
         """``prefix_weight``: how many tokens of load a cached prompt token outweighs; 0 is least loaded."""
         if not 0 <= prefix_weight < math.inf:
             raise ValueError(f"prefix_weight is {prefix_weight}: take 0 (caches do not count) or more, and finite")
+        super().__init__(seed)
         self.prefixes = prefixes
         self._weight = prefix_weight
 
     def choose(self, request: Incoming, candidates: Sequence[Worker]) -> Worker:
         cached = self.prefixes.cached_tokens(request.token_ids, request.extras, [w.name for w in candidates])
         work = [w.load_tokens - self._weight * hit for w, hit in zip(candidates, cached, strict=True)]
-        return candidates[work.index(min(work))]
+        return self.least(candidates, work)
 
     def on_route(self, request: Incoming, name: str) -> None:
         self.prefixes.on_sent(request.token_ids, request.extras, name)
@@ -171,26 +184,20 @@ class PrefixAware(RoutingPolicy):
         self.prefixes.on_lost(name)
 
 
-def make_policy(name: PolicyName, prefixes: Prefixes | None = None) -> RoutingPolicy:
+def make_policy(name: PolicyName, prefixes: Prefixes | None = None, *, seed: int = 0) -> RoutingPolicy:
     """A policy with its defaults, by name. ``ValueError`` for an unknown one, or for prefixes where none belong."""
     if (name == "prefix_aware") != (prefixes is not None):
         raise ValueError(f"policy {name!r} with prefixes {prefixes!r}: prefix_aware needs them, no other takes them")
     if prefixes is not None:
-        return PrefixAware(prefixes)
-    kinds = {
-        "round_robin": RoundRobin,
-        "least_loaded": RoutingPolicy,
-        "power_of_two": PowerOfTwo,
-        "session_affinity": SessionAffinity,
-        "consistent_hash": ConsistentHash,
-    }
+        return PrefixAware(prefixes, seed=seed)
+    if name == "consistent_hash":
+        return ConsistentHash()  # which draws nothing
+    if name == "session_affinity":
+        return SessionAffinity(seed=seed)
+    kinds = {"round_robin": RoundRobin, "least_loaded": RoutingPolicy, "power_of_two": PowerOfTwo}
     if name not in kinds:
         raise ValueError(f"routing policy {name!r}: choose from {', '.join(POLICIES)}")
-    return kinds[name]()
-
-
-def _least_loaded(candidates: Sequence[Worker]) -> Worker:
-    return min(candidates, key=lambda worker: worker.load_tokens)
+    return kinds[name](seed)
 
 
 def _hash(text: str) -> int:

@@ -49,7 +49,7 @@ class Worker:
 
 
 class Router:
-    """Workers in the order in which they were added, which breaks all ties."""
+    """Workers in the order in which they were added. The policy draws among equals, by its seed."""
 
     def __init__(self, policy: RoutingPolicy, workers: Sequence[str] = (), *, slack: float = 1.25) -> None:
         """A worker is within the bound while its load is at most ``slack`` times the mean, the new request counted.

@@ -39,6 +39,11 @@ class Draft:
         """The token that ``node`` follows."""
         return node - 1 if self.parents is None else self.parents[node]
 
+    @property
+    def depth(self) -> int:
+        """Tokens of the longest path."""
+        return len(self.token_ids) if self.parents is None else longest_path(self.parents)
+
     def path(self, node: int) -> list[int]:
         """The tokens from the first one down to ``node``."""
         if self.parents is None:

@@ -181,15 +181,19 @@ class Speculator:
         """Indices of the drafted tokens that the target accepts."""
         draft, request = part.draft, part.request
         path = accepted_path(draft, draws)
-        depth = len(draft.token_ids) if draft.parents is None else max(depths(draft.parents)) + 1
-        if request.draft_counts is None:
-            request.draft_counts = DraftCounts()
-        request.draft_counts.add(len(draft.token_ids), depth, len(path))
-        self._lengths.observe(request.request_id, depth, len(path))
+        self._lengths.observe(request.request_id, draft.depth, len(path))
         self._num_accepted[request.request_id] = len(path)
         if self.wants_hidden:
             self._hidden.accept(request.request_id, path)
         return path
+
+    @staticmethod
+    def count(part: Scheduled, num_kept: int) -> None:
+        """``num_kept`` of a draft's accepted tokens were committed: those behind the end of an output do not count."""
+        request = part.request
+        if request.draft_counts is None:
+            request.draft_counts = DraftCounts()
+        request.draft_counts.add(len(part.draft.token_ids), part.draft.depth, num_kept)
 
     def forget(self, request_id: str) -> None:
         """The request ended."""
