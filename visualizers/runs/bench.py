@@ -22,7 +22,8 @@ BLOCK_SIZE = 16
 class Bench:
     """One engine with room for ``pool_tokens`` tokens. ``rules`` are further fields of its config.
 
-    Nothing is cached, counted or logged that a run does not ask for: prefix cache and trace are off.
+    Nothing is cached or logged that a run does not ask for: prefix cache and trace are off. All requests and steps are
+    kept for it to measure.
     """
 
     def __init__(
@@ -38,7 +39,7 @@ class Bench:
         config = EngineConfig(
             block_size=block_size,
             num_blocks=-(-pool_tokens // block_size) + 1,  # the null block
-            **{"prefix_caching": False, "record_trace": False, **rules},
+            **{"prefix_caching": False, "record_trace": False, "keep_ended": None, **rules},
         )
         self.engine = Engine(backend, config, clock=clock, speculation=speculation)
 
