@@ -212,7 +212,7 @@ class NumericBackend(ABC):
     def _without_faults(self, logits: Array) -> tuple[Array, dict[int, str]]:
         """The logits with zeros in the rows that are no numbers, and what is wrong with these."""
         values = self._host(logits)
-        is_sound: NDArray[Any] = values < np.inf  # NaN is below nothing, and -inf is a token that cannot be drawn
+        is_sound = np.less(values, np.inf)  # NaN is below nothing, and -inf is a token that cannot be drawn
         broken: NDArray[Any] = ~is_sound.all(axis=1)
         rows = np.flatnonzero(broken).tolist()
         sound = self.array(np.where(broken[:, None], 0, values).astype(values.dtype))
