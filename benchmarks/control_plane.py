@@ -28,7 +28,7 @@ from datetime import UTC, datetime
 
 from options import positive
 
-from minillm.backends.base import Capacity
+from minillm.core.backend import Capacity
 from minillm.core.config import EngineConfig
 from minillm.core.engine import Engine
 from minillm.core.plan import StepPlan, StepResult

@@ -31,8 +31,8 @@ from typing import Any
 from machine import cpu_name, report
 from options import positive, record_file, two_or_more
 
-from minillm.core.grammar import Grammar, Vocabulary
 from minillm.core.sampling import SamplingParams
+from minillm.grammar import Grammar, Vocabulary
 from minillm.llm import LLM
 from minillm.structured import GrammarEngine, compile_grammar, vocabulary_of
 

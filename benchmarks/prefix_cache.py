@@ -28,11 +28,11 @@ from collections.abc import Callable
 
 from options import positive
 
-from minillm.core.block_keys import TOKEN_BYTES, BlockKeys, digest128
 from minillm.core.blocks import BlockPool
-from minillm.core.index import ROOT, PrefixIndex
-from minillm.core.prefix import HashIndex
-from minillm.core.radix import RadixIndex
+from minillm.core.kv.block_keys import TOKEN_BYTES, BlockKeys, digest128
+from minillm.core.kv.index import ROOT, PrefixIndex
+from minillm.core.kv.prefix import HashIndex
+from minillm.core.kv.radix import RadixIndex
 
 INDEXES: dict[str, Callable[[BlockPool, int], PrefixIndex]] = {"hash": HashIndex, "radix": RadixIndex}
 

@@ -34,7 +34,7 @@ from machine import cpu_name, last_level_cache_mib, report
 from options import positive, record_file, those_here, two_or_more
 
 from minillm.core.config import EngineConfig
-from minillm.core.metrics import draft_counts
+from minillm.core.observe.metrics import draft_counts
 from minillm.core.sampling import SamplingParams
 from minillm.llm import LLM
 from minillm.speculation import BUNDLED_DRAFTS, METHODS, Method, Speculate

@@ -6,9 +6,9 @@ import argparse
 import json
 from pathlib import Path
 
-from minillm.core.chrome_trace import chrome_trace
 from minillm.core.config import EngineConfig
 from minillm.core.engine import Engine
+from minillm.core.observe.chrome_trace import chrome_trace
 from minillm.files import write_whole
 
 

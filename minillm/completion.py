@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from minillm.core.detokenizer import TokenBytes, name_bytes
-from minillm.core.logprobs import TokenLogprobs
-from minillm.core.metrics import request_metrics
+from minillm.core.observe.metrics import request_metrics
 from minillm.core.request import Request
+from minillm.core.sampling.logprobs import TokenLogprobs
 
 
 @dataclass(frozen=True)

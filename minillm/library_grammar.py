@@ -1,4 +1,4 @@
-"""Grammars computed by the library llguidance, behind the interface of `minillm.core.grammar`.
+"""Grammars computed by the library llguidance, behind the interface of `minillm.grammar`.
 
 Needs the extra: ``pip install "inference-handbook[grammar]"``. https://github.com/guidance-ai/llguidance
 
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-from minillm.core.grammar import GrammarError, Vocabulary
+from minillm.grammar import GrammarError, Vocabulary
 
 # White space as in the engine's own: at most one space, after a comma and a colon.
 _JSON = {"whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?"}

@@ -15,14 +15,14 @@ from minillm import hub
 from minillm.backends import create_backend
 from minillm.completion import Completion, completion
 from minillm.config import Locations
-from minillm.core.admission import check_prompt
 from minillm.core.config import EngineConfig
 from minillm.core.detokenizer import known_ids
 from minillm.core.engine import Engine, Event, Request, RequestError
-from minillm.core.grammar import Grammar, Vocabulary
-from minillm.core.group import outputs
+from minillm.core.outputs.group import outputs
+from minillm.core.policies.admission import check_prompt
 from minillm.core.sampling import SamplingParams
 from minillm.download import Progress
+from minillm.grammar import Grammar, Vocabulary
 from minillm.models.load import load_model
 from minillm.speculation import Method, Speculate, speculation_for
 from minillm.structured import GrammarEngine, Kind, compile_grammar, vocabulary_of

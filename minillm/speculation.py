@@ -1,6 +1,6 @@
 """Speculation for a loaded model: a drafter by its name, with the draft model or the heads that it needs.
 
-How drafts are verified, and why an output is the same as without them, is in `minillm.core.speculate`.
+How drafts are verified, and why an output is the same as without them, is in `minillm.speculate`.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 from minillm import hub
 from minillm.core.detokenizer import name_bytes
-from minillm.core.speculate.draft import Drafter
-from minillm.core.speculate.draft_model import DraftModel
-from minillm.core.speculate.draft_tree import DraftTree
-from minillm.core.speculate.eagle import EagleDrafter
-from minillm.core.speculate.medusa import MedusaDrafter
-from minillm.core.speculate.mtp import MtpDrafter
-from minillm.core.speculate.ngram import NgramDrafter
-from minillm.core.speculate.speculator import Speculation, Verification
-from minillm.core.speculate.suffix import SuffixDrafter
+from minillm.speculate.draft import Drafter
+from minillm.speculate.draft_model import DraftModel
+from minillm.speculate.draft_tree import DraftTree
+from minillm.speculate.eagle import EagleDrafter
+from minillm.speculate.medusa import MedusaDrafter
+from minillm.speculate.mtp import MtpDrafter
+from minillm.speculate.ngram import NgramDrafter
+from minillm.speculate.speculator import Speculation, Verification
+from minillm.speculate.suffix import SuffixDrafter
 
 if TYPE_CHECKING:
-    from minillm.backends.base import Backend
     from minillm.backends.numeric import NumericBackend
+    from minillm.core.backend import Backend
     from minillm.models.load import LoadedModel
 
 Method = Literal["ngram", "suffix", "draft", "tree", "medusa", "eagle", "mtp"]
@@ -47,7 +47,7 @@ class Speculate:
     method: Method
     draft_tokens: int | None = None  # most tokens drafted for a request in a step; None is the method's default
     draft_model: str | None = None  # a name or a path; None is the one bundled with the target
-    verification: Verification = "draw"  # see `minillm.core.speculate.accept`
+    verification: Verification = "draw"  # see `minillm.speculate.accept`
     adaptive: bool = False  # fewer tokens, or none, where the measured acceptance does not pay for them
 
     def __post_init__(self) -> None:

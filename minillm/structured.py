@@ -1,6 +1,6 @@
 """Grammars for a loaded model: its tokenizer's vocabulary, and the choice of who computes the masks.
 
-``minillm`` is the engine's own (`minillm.core.grammar`): every output is whole, for the tokens left are kept in
+``minillm`` is the engine's own (`minillm.grammar`): every output is whole, for the tokens left are kept in
 view. ``llguidance`` is a library in Rust behind the same interface: it knows more of JSON Schema, and is faster
 where masks are computed for the first time; it does not look at the tokens left, so an output may be cut.
 """
@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
 from minillm.core.detokenizer import text_bytes
-from minillm.core.grammar import CompiledGrammar, Grammar, GrammarError, Vocabulary
-from minillm.core.grammar.gbnf import gbnf_rules
-from minillm.core.grammar.json_schema import json_schema_rules
-from minillm.core.grammar.regex import regex_rules
+from minillm.grammar import CompiledGrammar, Grammar, GrammarError, Vocabulary
+from minillm.grammar.gbnf import gbnf_rules
+from minillm.grammar.json_schema import json_schema_rules
+from minillm.grammar.regex import regex_rules
 from minillm.models.tokenizer import Tokenizer
 
 Kind = Literal["json_schema", "regex", "gbnf"]

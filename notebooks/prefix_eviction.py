@@ -12,7 +12,7 @@ app = marimo.App(width="full", app_title="A prefix cache under pressure")
 with app.setup:
     import marimo as mo
 
-    from minillm.core.eviction import PriorityEvictor
+    from minillm.core.kv.eviction import PriorityEvictor
     from visualizers import notebook
     from visualizers.figures.prefix_eviction import VISUALIZER
     from visualizers.runs.prefix_trace import POLICIES, serve

@@ -12,8 +12,8 @@ app = marimo.App(width="full", app_title="What a draft brings")
 with app.setup:
     import marimo as mo
 
-    from minillm.core.speculate.accept import accepted_path
-    from minillm.core.speculate.ngram import NgramDrafter
+    from minillm.speculate.accept import accepted_path
+    from minillm.speculate.ngram import NgramDrafter
     from visualizers import notebook
     from visualizers.figures.speculation import TITLES, VISUALIZER
     from visualizers.runs.speculation_run import DRAFTERS, run

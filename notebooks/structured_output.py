@@ -15,10 +15,10 @@ with app.setup:
 
     import marimo as mo
 
-    from minillm.core.grammar import CompiledGrammar, GrammarError
-    from minillm.core.grammar.walks import Walks
     from minillm.core.request import RequestError
     from minillm.core.sampling import SamplingParams
+    from minillm.grammar import CompiledGrammar, GrammarError
+    from minillm.grammar.walks import Walks
     from minillm.llm import LLM
     from visualizers import notebook
     from visualizers.figures.structured_output import VISUALIZER

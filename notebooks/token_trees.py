@@ -12,8 +12,8 @@ app = marimo.App(width="full", app_title="A tree of guesses")
 with app.setup:
     import marimo as mo
 
-    from minillm.core.speculate.draft_tree import DraftTree
-    from minillm.core.speculate.tree import visible
+    from minillm.speculate.draft_tree import DraftTree
+    from minillm.speculate.tree import visible
     from visualizers import notebook
     from visualizers.figures.token_trees import VISUALIZER
     from visualizers.runs import bundled

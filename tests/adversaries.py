@@ -8,15 +8,15 @@ from collections.abc import Callable, Sequence
 from core_oracle import expected_transform
 from hash_heads import HashEagle, HashHeads, HashMedusa, HashMtp, RightEagle, RightMtp
 
-from minillm.backends.base import Capacity
 from minillm.backends.hash_model import HashModel, _extend
+from minillm.core.backend import Capacity
 from minillm.core.sampling import uniform
-from minillm.core.speculate.draft import NO_DRAFT, Ask, Draft, Drafter
-from minillm.core.speculate.draft_model import DraftModel
-from minillm.core.speculate.draft_tree import DraftTree
-from minillm.core.speculate.hidden import MOST_STATES
-from minillm.core.speculate.ngram import NgramDrafter
-from minillm.core.speculate.suffix import SuffixDrafter
+from minillm.speculate.draft import NO_DRAFT, Ask, Draft, Drafter
+from minillm.speculate.draft_model import DraftModel
+from minillm.speculate.draft_tree import DraftTree
+from minillm.speculate.hidden import MOST_STATES
+from minillm.speculate.ngram import NgramDrafter
+from minillm.speculate.suffix import SuffixDrafter
 
 
 class Base:

@@ -7,9 +7,9 @@ from itertools import product
 
 from grammar_harness import Case, Recognizer, accepts, audit, byte_vocabulary, ids_of
 
-from minillm.core.grammar import CompiledGrammar, Vocabulary
-from minillm.core.grammar.expressions import Bytes, Call, Expr, Rules, alt, seq
-from minillm.core.grammar.regex import regex_rules
+from minillm.grammar import CompiledGrammar, Vocabulary
+from minillm.grammar.expressions import Bytes, Call, Expr, Rules, alt, seq
+from minillm.grammar.regex import regex_rules
 
 BYTES = byte_vocabulary()
 Productions = dict[str, list[tuple[str, tuple[str, ...]]]]  # rule -> a letter, then rules (Greibach normal form)

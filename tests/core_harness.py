@@ -18,16 +18,16 @@ from core_oracle import audit_logprobs, oracle
 from draft_audit import audit_draft, audit_length
 
 from minillm.backends.hash_model import HashModel
-from minillm.core.block_keys import Hash, digest128
 from minillm.core.clock import VirtualClock
 from minillm.core.config import EngineConfig
 from minillm.core.engine import Engine, Event
-from minillm.core.group import together
+from minillm.core.kv.block_keys import Hash, digest128
+from minillm.core.observe.trace import Replay
+from minillm.core.outputs.group import together
 from minillm.core.plan import StepPlan, StepResult
 from minillm.core.request import Request, RequestError, Status
 from minillm.core.sampling import SamplingParams
-from minillm.core.speculate.speculator import Speculation, Verification
-from minillm.core.trace import Replay
+from minillm.speculate.speculator import Speculation, Verification
 
 GREEDY = SamplingParams(temperature=0)
 

@@ -6,11 +6,11 @@ import math
 from dataclasses import replace
 
 from minillm.backends.hash_model import HashModel
-from minillm.core.grammar import Grammar
-from minillm.core.logprobs import token_logprobs
 from minillm.core.request import Request
 from minillm.core.sampling import SamplingParams, uniform
-from minillm.core.shaping import Transform
+from minillm.core.sampling.logprobs import token_logprobs
+from minillm.core.sampling.shaping import Transform
+from minillm.grammar import Grammar
 
 
 def oracle(model: HashModel, request: Request, eos_ids: frozenset[int]) -> tuple[list[int], bool]:

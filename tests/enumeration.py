@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from itertools import product
 
-from minillm.core.speculate import rejection
-from minillm.core.speculate.rejection import Proposal
+from minillm.speculate import rejection
+from minillm.speculate.rejection import Proposal
 
 VOCAB = 5
 PARTS = 4  # probabilities are multiples of 1 / PARTS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random_choices import Draw, SeededDraw
 
-from minillm.core.eviction import PriorityEvictor
+from minillm.core.kv.eviction import PriorityEvictor
 
 
 class EvictorCallers:

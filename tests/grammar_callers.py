@@ -11,8 +11,8 @@ import random
 from grammar_harness import Recognizer, ids_of, random_grammar
 from random_choices import Draw, SeededDraw
 
-from minillm.core.grammar import CompiledGrammar, GrammarError
-from minillm.core.grammar.automaton import State
+from minillm.grammar import CompiledGrammar, GrammarError
+from minillm.grammar.automaton import State
 
 
 class GrammarCallers:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from minillm.core.grammar import CompiledGrammar, GrammarError, Vocabulary
-from minillm.core.grammar.expressions import (
+from minillm.grammar import CompiledGrammar, GrammarError, Vocabulary
+from minillm.grammar.expressions import (
     Alt,
     Bytes,
     Call,

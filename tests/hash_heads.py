@@ -11,16 +11,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from minillm.backends.base import Capacity
 from minillm.backends.hash_model import HashModel, _extend
-from minillm.core.logprobs import token_logprobs
+from minillm.core.backend import Capacity
 from minillm.core.plan import StepPlan, StepResult
 from minillm.core.sampling import distribution, sample
-from minillm.core.speculate.draft import Ask, Draft
-from minillm.core.speculate.eagle import EagleDrafter
-from minillm.core.speculate.heads import ChainHeads
-from minillm.core.speculate.medusa import MedusaDrafter
-from minillm.core.speculate.mtp import MtpDrafter
+from minillm.core.sampling.logprobs import token_logprobs
+from minillm.speculate.draft import Ask, Draft
+from minillm.speculate.eagle import EagleDrafter
+from minillm.speculate.heads import ChainHeads
+from minillm.speculate.medusa import MedusaDrafter
+from minillm.speculate.mtp import MtpDrafter
 
 
 class Entry(NamedTuple):
@@ -32,7 +32,7 @@ class Entry(NamedTuple):
 
 
 class HashHeads:
-    """Fulfils `minillm.core.speculate.heads.HeadModel`; ``is_medusa``: draws head by head."""
+    """Fulfils `minillm.speculate.heads.HeadModel`; ``is_medusa``: draws head by head."""
 
     cost_ratio = 0.1
 

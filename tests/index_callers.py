@@ -6,11 +6,11 @@ import random
 
 from random_choices import Draw, SeededDraw
 
-from minillm.core.block_keys import BlockKeys, ExtraKey, digest128
 from minillm.core.blocks import NULL_BLOCK, BlockPool
-from minillm.core.index import ROOT, Link, PrefixIndex
-from minillm.core.prefix import HashIndex
-from minillm.core.radix import RadixIndex
+from minillm.core.kv.block_keys import BlockKeys, ExtraKey, digest128
+from minillm.core.kv.index import ROOT, Link, PrefixIndex
+from minillm.core.kv.prefix import HashIndex
+from minillm.core.kv.radix import RadixIndex
 
 INDEXES = {"hash": HashIndex, "radix": RadixIndex}
 Prefix = tuple[bytes, ...]  # the keys of its blocks

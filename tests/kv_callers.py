@@ -14,11 +14,11 @@ from random_choices import Draw, SeededDraw
 
 from minillm.backends.hash_model import HashModel
 from minillm.backends.plans import Chunk, plan_of
-from minillm.core.block_keys import ExtraKey, digest128
-from minillm.core.kv_events import BlockEvent, PrefixReplica
+from minillm.core.kv.block_keys import ExtraKey, digest128
+from minillm.core.kv.events import BlockEvent, PrefixReplica
 from minillm.core.kv_manager import KVManager
+from minillm.core.observe.trace import Replay, Trace
 from minillm.core.request import Request
-from minillm.core.trace import Replay, Trace
 
 Content = tuple[tuple[int, ...], frozenset[tuple[str, str, int]]]  # a prefix's tokens and extra keys
 

@@ -14,9 +14,9 @@ from collections.abc import Callable, Sequence
 import pytest
 from random_choices import Draw, SeededDraw
 
-from minillm.core.block_keys import BlockKeys, ExtraKey, digest128
-from minillm.core.kv_events import BlockEvent, BlockEvents
-from minillm.core.router import (
+from minillm.core.kv.block_keys import BlockKeys, ExtraKey, digest128
+from minillm.core.kv.events import BlockEvent, BlockEvents
+from minillm.router import (
     POLICIES,
     HeardPrefixes,
     Incoming,
@@ -26,7 +26,7 @@ from minillm.core.router import (
     SentPrefixes,
     make_policy,
 )
-from minillm.core.router.policies import ConsistentHash
+from minillm.router.policies import ConsistentHash
 
 SIZE = 2  # tokens of a block
 MAX_BLOCKS = 9  # that ``SentPrefixes`` remembers of a worker

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from minillm.core.sampling import SamplingParams, distribution
-from minillm.core.shaping import Transform, shaped
+from minillm.core.sampling.shaping import Transform, shaped
 
 
 def brute_force(logits: list[float], p: SamplingParams) -> dict[int, float]:

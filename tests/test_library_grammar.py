@@ -11,7 +11,7 @@ from grammar_harness import byte_vocabulary, ids_of
 from jsonschema import Draft202012Validator
 from smollm2_vocabulary import gguf_metadata
 
-from minillm.core.grammar import Grammar, GrammarError
+from minillm.grammar import Grammar, GrammarError
 from minillm.models.tokenizer import load_tokenizer
 from minillm.structured import Kind, compile_grammar, vocabulary_of
 

@@ -12,8 +12,8 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from minillm.cli import main
-from minillm.core.grammar import GrammarError
 from minillm.core.sampling import SamplingParams
+from minillm.grammar import GrammarError
 from minillm.llm import LLM
 from minillm.structured import compile_grammar, vocabulary_of
 

@@ -7,8 +7,8 @@ from collections import OrderedDict
 
 from random_choices import Draw, SeededDraw
 
-from minillm.core.tiers import HostMedium, SlotStore
-from minillm.core.transfer import Prefix
+from minillm.transfer import Prefix
+from minillm.transfer.tiers import HostMedium, SlotStore
 
 SIZE = 2
 Key = tuple[int, ...]  # the tokens of a whole prefix

@@ -16,14 +16,14 @@ from core_oracle import oracle
 from lossy_network import LossyNetwork
 from random_choices import Draw, SeededDraw
 
-from minillm.core.block_keys import ExtraKey, digest128
 from minillm.core.config import EngineConfig
 from minillm.core.engine import Engine
+from minillm.core.kv.block_keys import ExtraKey, digest128
+from minillm.core.observe.trace import Replay
 from minillm.core.request import Request
 from minillm.core.sampling import SamplingParams
-from minillm.core.tiers import DiskMedium, HostMedium, SlotStore
-from minillm.core.trace import Replay
-from minillm.core.transfer import Ask, DeviceStore, Done, Fetch, Importer, Intake, Prefix, Source
+from minillm.transfer import Ask, DeviceStore, Done, Fetch, Importer, Intake, Prefix, Source
+from minillm.transfer.tiers import DiskMedium, HostMedium, SlotStore
 
 RETRY_S, TIMEOUT_S, HOLD_S = 3.0, 12.0, 10.0
 LONGEST = 10

@@ -12,12 +12,12 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from minillm.backends.base import Capacity
-from minillm.core.logprobs import token_logprobs
+from minillm.core.backend import Capacity
 from minillm.core.plan import StepPlan, StepResult
 from minillm.core.sampling import SamplingParams, distribution, sample
-from minillm.core.shaping import Transform
-from minillm.core.speculate.rejection import draw_against
+from minillm.core.sampling.logprobs import token_logprobs
+from minillm.core.sampling.shaping import Transform
+from minillm.speculate.rejection import draw_against
 
 _MASK64 = (1 << 64) - 1
 _EMPTY = 0  # the node of the empty prefix

@@ -16,7 +16,7 @@ from minillm.ops.base import Array
 
 
 class NumericHeads:
-    """Fulfils `minillm.core.speculate.heads.HeadModel`. The target is loaded before the heads are."""
+    """Fulfils `minillm.speculate.heads.HeadModel`. The target is loaded before the heads are."""
 
     def __init__(self, target: NumericBackend, files: HeadFiles) -> None:
         self.kind, self.depth, self.num_modules = files.kind, files.depth, files.num_modules

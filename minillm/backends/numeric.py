@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from minillm.backends.base import Capacity
 from minillm.backends.inputs import stale_slots, step_arrays
 from minillm.backends.memory import available_host_bytes, blocks_for, host_kv_budget_bytes
-from minillm.core.logprobs import TokenLogprobs
+from minillm.core.backend import Capacity
 from minillm.core.plan import StepPlan, StepResult
+from minillm.core.sampling.logprobs import TokenLogprobs
 from minillm.costs.flops import attention_flops, linear_flops
 from minillm.loaders.tensors import Float32
 from minillm.models.decoder import Decoder, Look, build_parameters

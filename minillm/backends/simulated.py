@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from minillm.backends.base import Backend, Capacity
+from minillm.core.backend import Backend, Capacity
 from minillm.core.clock import VirtualClock
 from minillm.core.plan import StepPlan, StepResult
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from array import array
 
-from minillm.core.eviction import Evictor
+from minillm.core.kv.eviction import Evictor
 
 NULL_BLOCK = 0
 

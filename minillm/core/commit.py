@@ -8,22 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from minillm.backends.base import Backend
-from minillm.core.beams import BeamSearch
+from minillm.core.backend import Backend
 from minillm.core.errors import EngineError
-from minillm.core.group import fork
 from minillm.core.kv_manager import KVManager
 from minillm.core.lifecycle import Lifecycle
-from minillm.core.logprobs import TokenLogprobs
-from minillm.core.order import FirstComeOrder
+from minillm.core.observe.trace import Trace
+from minillm.core.outputs.beams import BeamSearch
+from minillm.core.outputs.group import fork
 from minillm.core.plan import StepPlan, StepResult
+from minillm.core.policies.order import FirstComeOrder
 from minillm.core.request import Event, Request
+from minillm.core.sampling.logprobs import TokenLogprobs
 from minillm.core.scheduler import Scheduler
-from minillm.core.speculate.accept import draws_that_count
-from minillm.core.speculate.speculator import Speculator
 from minillm.core.step import Scheduled, Step
 from minillm.core.stops import commit_tokens
-from minillm.core.trace import Trace
+from minillm.speculate.accept import draws_that_count
+from minillm.speculate.speculator import Speculator
 
 
 class Committer:

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from minillm.core.eviction import EvictionName
+from minillm.core.kv.eviction import EvictionName
 
 IndexName = Literal["hash", "radix"]
 PolicyName = Literal["static", "dynamic", "continuous"]
@@ -28,7 +28,7 @@ class EngineConfig:
     max_model_len: int | None = None  # prompt and output of one request; None takes the model's limit
     policy: PolicyName = "continuous"
     max_wait_s: float = 0.05  # dynamic policy: how long the oldest request waits for a full batch
-    order: OrderName = "fcfs"  # who of the waiting is next, and who gives way: see `minillm.core.order`
+    order: OrderName = "fcfs"  # who of the waiting is next, and who gives way: see `minillm.core.policies.order`
     ageing_tokens_per_s: float = 50.0  # order "shortest": what a second of waiting is worth
     ttft_slo_s: float = 10.0  # objectives of requests that bring none; order "deadline" and ``shed_late`` use them
     tpot_slo_s: float = 1.0
@@ -39,8 +39,8 @@ class EngineConfig:
     chunk_size: int | None = None  # most tokens of one request's prompt in a step; None: the whole budget
     prefix_caching: bool = True
     prefix_index: IndexName = "hash"  # how cached prefixes are found: by chained digests or in a radix tree
-    free_behind_window: bool = True  # give blocks back that no layer's sliding window reaches: `minillm.core.window`
-    eviction: EvictionName = "lru"  # which cached block is given up first: see `minillm.core.eviction`
+    free_behind_window: bool = True  # give blocks back that no layer's sliding window reaches: `minillm.core.kv.window`
+    eviction: EvictionName = "lru"  # which cached block is given up first: see `minillm.core.kv.eviction`
     overlap: int = 0  # steps planned while one runs: 0 waits for each, 1 (or True) keeps the backend busy
     seed: int = 0  # for requests that bring none
     debug_checks: bool = False  # check every structure after every step

@@ -16,8 +16,23 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from minillm.backends.base import Backend, LayerSplitter
-from minillm.core.admission import (
+from minillm.core.backend import Backend, LayerSplitter
+from minillm.core.clock import VirtualClock
+from minillm.core.commit import Committer
+from minillm.core.config import EngineConfig
+from minillm.core.detokenizer import Detokenizer, TokenBytes
+from minillm.core.errors import EngineError
+from minillm.core.kv.block_keys import ExtraKey, Hash, digest128
+from minillm.core.kv.layer_groups import GroupedKV
+from minillm.core.kv_manager import KVManager
+from minillm.core.lifecycle import Lifecycle
+from minillm.core.observe.integrity import check_integrity
+from minillm.core.observe.metrics import RunMetrics, StepSample, run_metrics
+from minillm.core.observe.trace import Trace
+from minillm.core.outputs.beams import BeamSearch
+from minillm.core.outputs.group import Group
+from minillm.core.plan import StepResult
+from minillm.core.policies.admission import (
     check_extra_keys,
     check_params,
     check_places,
@@ -26,32 +41,17 @@ from minillm.core.admission import (
     check_service,
     longest_request,
 )
-from minillm.core.beams import BeamSearch
-from minillm.core.block_keys import ExtraKey, Hash, digest128
-from minillm.core.clock import VirtualClock
-from minillm.core.commit import Committer
-from minillm.core.config import EngineConfig
-from minillm.core.constraint import check_budget
-from minillm.core.detokenizer import Detokenizer, TokenBytes
-from minillm.core.errors import EngineError
-from minillm.core.group import Group
-from minillm.core.groups import GroupedKV
-from minillm.core.integrity import check_integrity
-from minillm.core.kv_manager import KVManager
-from minillm.core.lifecycle import Lifecycle
-from minillm.core.load import LoadShedder
-from minillm.core.metrics import RunMetrics, StepSample, run_metrics
-from minillm.core.order import make_order
-from minillm.core.plan import StepResult
-from minillm.core.policy import make_policy
+from minillm.core.policies.batching import make_policy
+from minillm.core.policies.load import LoadShedder
+from minillm.core.policies.order import make_order
+from minillm.core.policies.step_times import StepTimes
 from minillm.core.request import Event, Request, RequestError, Status
 from minillm.core.sampling import SamplingParams, derived_seed, uniform
+from minillm.core.sampling.constraint import check_budget
 from minillm.core.scheduler import Scheduler
-from minillm.core.speculate.draft import DraftError
-from minillm.core.speculate.speculator import Speculation, Speculator
 from minillm.core.step import Step
-from minillm.core.step_times import StepTimes
-from minillm.core.trace import Trace
+from minillm.speculate.draft import DraftError
+from minillm.speculate.speculator import Speculation, Speculator
 
 __all__ = ["Engine", "EngineError", "Event", "KVUsage", "Request", "RequestError"]
 
@@ -171,7 +171,7 @@ class Engine:
         id and ``/1``, ``/2``, ..., and each has its own events. Requests of different ``salt`` share no cached
         block, and blocks are told apart by ``extra_keys`` as well: what the K/V of prompt tokens depends on
         besides their ids. ``priority``, ``tenant`` and the two objectives
-        steer the orders that look at them (`minillm.core.order`).
+        steer the orders that look at them (`minillm.core.policies.order`).
         """
         check_service(self.config, priority, tenant, ttft_slo_s, tpot_slo_s)
         index = self._lifecycle.num_submitted

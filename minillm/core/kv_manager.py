@@ -2,7 +2,7 @@
 
 A table covers ceil(tokens / block_size) blocks. It is only appended to, except by ``rewind`` and
 ``release``, which drop blocks from its end, by a copy on write of its last block, and where a window leaves
-blocks behind: the null block takes their place (`minillm.core.window`).
+blocks behind: the null block takes their place (`minillm.core.kv.window`).
 
 A block that another table holds is never written. Hits are full blocks and end before the last token, so
 their tables go on in a fresh block. A fork shares the last, partly filled block too: whoever writes to it
@@ -14,20 +14,20 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from minillm.core.block_keys import BlockKeys, ExtraKey, Hash, digest128
 from minillm.core.blocks import NULL_BLOCK, BlockPool, PoolError
 from minillm.core.config import IndexName
-from minillm.core.eviction import EvictionName, PriorityEvictor, recompute_cost
-from minillm.core.holds import BlockHolds
-from minillm.core.index import ROOT, Link, PrefixIndex
-from minillm.core.kv_events import BlockEvents
-from minillm.core.prefix import HashIndex
-from minillm.core.radix import RadixIndex
+from minillm.core.kv.block_keys import BlockKeys, ExtraKey, Hash, digest128
+from minillm.core.kv.events import BlockEvents
+from minillm.core.kv.eviction import EvictionName, PriorityEvictor, recompute_cost
+from minillm.core.kv.holds import BlockHolds
+from minillm.core.kv.index import ROOT, Link, PrefixIndex
+from minillm.core.kv.prefix import HashIndex
+from minillm.core.kv.radix import RadixIndex
+from minillm.core.kv.swap import Content, HostBlocks
+from minillm.core.kv.tables import BlockCopies, Hit, SwappedTable, Table
+from minillm.core.kv.window import Window
+from minillm.core.observe.trace import GroupTrace, Trace
 from minillm.core.request import Request
-from minillm.core.swap import Content, HostBlocks
-from minillm.core.tables import BlockCopies, Hit, SwappedTable, Table
-from minillm.core.trace import GroupTrace, Trace
-from minillm.core.window import Window
 
 
 class KVManager:
@@ -65,7 +65,7 @@ class KVManager:
         self._copies = BlockCopies()
         self._trace = trace if trace is not None else Trace(enabled=False)
         self._sharing = [self]  # the managers over one pool, one for each layer group
-        self.others: Sequence[KVManager] = ()  # see `minillm.core.groups`
+        self.others: Sequence[KVManager] = ()  # see `minillm.core.kv.layer_groups`
         if beside is not None:
             self._evictor, self.pool, self.host = beside._evictor, beside.pool, beside.host
             self._copies, self._sharing = beside._copies, beside._sharing

@@ -9,11 +9,11 @@ from itertools import count
 from typing import Literal
 
 from minillm.core.detokenizer import Detokenizer
+from minillm.core.observe.trace import Trace
 from minillm.core.request import Event, FinishReason, Request, RequestError, Status
 from minillm.core.scheduler import Scheduler
-from minillm.core.speculate.draft import DraftError
-from minillm.core.speculate.speculator import Speculator
-from minillm.core.trace import Trace
+from minillm.speculate.draft import DraftError
+from minillm.speculate.speculator import Speculator
 
 
 class Lifecycle:

@@ -8,10 +8,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from minillm.core.logprobs import TokenLogprobs
 from minillm.core.sampling import SamplingParams
-from minillm.core.shaping import Transform
-from minillm.core.speculate.rejection import Proposal, Row
+from minillm.core.sampling.logprobs import TokenLogprobs
+from minillm.core.sampling.shaping import Transform
+from minillm.speculate.rejection import Proposal, Row
 
 
 @dataclass(slots=True)
@@ -63,7 +63,7 @@ class StepPlan:
     # a prompt, whose tokens are given; nobody looks at what is drawn there.
     targets: dict[int, int] = field(default_factory=dict)
     trees: dict[int, Sequence[int]] = field(default_factory=dict)  # by row
-    # By draw: the drafted token in whose place it is made, for the rule of `minillm.core.speculate.rejection`.
+    # By draw: the drafted token in whose place it is made, for the rule of `minillm.speculate.rejection`.
     proposals: dict[int, Proposal] = field(default_factory=dict)
     # By flat token that is not known yet: which draw of the step before it is. Its place in ``token_ids`` holds 0.
     # Only in plans for ``AsyncBackend.submit``.

@@ -13,12 +13,12 @@ from enum import Enum
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Literal
 
-from minillm.core.block_keys import ExtraKey
-from minillm.core.logprobs import TokenLogprobs
+from minillm.core.kv.block_keys import ExtraKey
 from minillm.core.sampling import SamplingParams, stream
+from minillm.core.sampling.logprobs import TokenLogprobs
 
 if TYPE_CHECKING:
-    from minillm.core.group import Group
+    from minillm.core.outputs.group import Group
 
 FinishReason = Literal["stop", "length", "abort", "error"]
 
@@ -88,7 +88,9 @@ class Request:
     finish_reason: FinishReason | None = None
     error: str = ""
     text: str = ""  # all text emitted so far, with a tokenizer
-    is_plain: bool = field(init=False)  # whether it draws for itself alone and nothing else: see `minillm.core.draws`
+    is_plain: bool = field(
+        init=False
+    )  # whether it draws for itself alone and nothing else: see `minillm.core.sampling.draws`
     random_stream: int | None = field(init=False)  # of its seed; None if it draws greedily
     logprobs: list[TokenLogprobs] = field(default_factory=list)  # of each output token, if wanted or ranked by
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)  # of prompt token 1, 2, ..., if wanted

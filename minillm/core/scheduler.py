@@ -13,19 +13,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from minillm.core.builder import RowWriter
 from minillm.core.config import EngineConfig
-from minillm.core.group import Group, together
+from minillm.core.kv.tables import Hit
 from minillm.core.kv_manager import KVManager
-from minillm.core.order import FirstComeOrder
+from minillm.core.observe.trace import Trace
+from minillm.core.outputs.group import Group, together
 from minillm.core.plan import StepPlan
-from minillm.core.policy import ContinuousPolicy, QueueView
+from minillm.core.policies.batching import ContinuousPolicy, QueueView
+from minillm.core.policies.order import FirstComeOrder
+from minillm.core.policies.waiting import WaitingQueue
 from minillm.core.request import Request, Status
-from minillm.core.rows import RowWriter
-from minillm.core.speculate.speculator import Speculator
 from minillm.core.step import Scheduled, Step
-from minillm.core.tables import Hit
-from minillm.core.trace import Trace
-from minillm.core.waiting import WaitingQueue
+from minillm.speculate.speculator import Speculator
 
 # Most tokens in a step of a prompt whose log-probabilities are wanted. Each has a row of logits, as long as the
 # vocabulary: in float32 and with 50,000 tokens, 256 rows take 51 MB.

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from minillm.core.plan import StepPlan
 from minillm.core.request import Request
-from minillm.core.shaping import Transform
-from minillm.core.speculate.draft import NO_DRAFT, Draft
+from minillm.core.sampling.shaping import Transform
+from minillm.speculate.draft import NO_DRAFT, Draft
 
 
 @dataclass(slots=True)

@@ -4,7 +4,7 @@ Token by token, so a step that brings several (speculation) commits nothing afte
 stopping id (end of sequence or of ``stop_token_ids``), stop string, an output that is whole by its grammar,
 ``max_tokens``, the longest sequence. A stopping id is among the output ids and not in the text; a stop
 string ends the text before it. As in vLLM, ``min_tokens`` bans the stopping ids from the first so many draws
-(`minillm.core.draws`), so that the output has at least so many tokens besides; a stop string counts once so
+(`minillm.core.sampling.draws`), so that the output has at least so many tokens besides; a stop string counts once so
 many tokens are out.
 """
 
@@ -13,11 +13,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from minillm.core.constraint import advance
 from minillm.core.detokenizer import Detokenizer
-from minillm.core.grammar.expressions import GrammarLimitError
-from minillm.core.logprobs import TokenLogprobs
 from minillm.core.request import FinishReason, Request
+from minillm.core.sampling.constraint import advance
+from minillm.core.sampling.logprobs import TokenLogprobs
+from minillm.grammar.expressions import GrammarLimitError
 
 
 @dataclass(slots=True)

@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from minillm.core.logprobs import TokenLogprobs
 from minillm.core.sampling import SamplingParams
-from minillm.core.shaping import Transform
-from minillm.core.speculate.rejection import Proposal
+from minillm.core.sampling.logprobs import TokenLogprobs
+from minillm.core.sampling.shaping import Transform
 from minillm.models.spec import Activation
 from minillm.ops.paging import Reads
+from minillm.speculate.rejection import Proposal
 
 Array = Any
 
@@ -100,10 +100,10 @@ class Ops(Protocol):
 
     def draw_against(self, target: Array, proposals: Sequence[Proposal], uniforms: Sequence[float]) -> list[int]:
         """One id for each row of ``target [n, V]``, probabilities, as
-        `minillm.core.speculate.rejection.draw_against` defines it."""
+        `minillm.speculate.rejection.draw_against` defines it."""
 
     def logprobs(
         self, logits: Array, rows: Sequence[int], token_ids: Sequence[int], num_top: Sequence[int]
     ) -> list[TokenLogprobs]:
         """For each of ``rows [n]`` of ``logits [S, V]``: the log-probability of its token of ``token_ids [n]``
-        and its ``num_top`` highest, as `minillm.core.logprobs.token_logprobs` defines them."""
+        and its ``num_top`` highest, as `minillm.core.sampling.logprobs.token_logprobs` defines them."""

@@ -1,4 +1,4 @@
-"""The rejection rule of `minillm.core.speculate.rejection` for all rows at once, in NumPy."""
+"""The rejection rule of `minillm.speculate.rejection` for all rows at once, in NumPy."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from minillm.core.speculate.rejection import Proposal
+from minillm.speculate.rejection import Proposal
 
 Floats = NDArray[np.float64]
 

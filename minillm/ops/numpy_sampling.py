@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from minillm.core.logprobs import TokenLogprobs
 from minillm.core.sampling import SamplingParams
-from minillm.core.shaping import Transform
+from minillm.core.sampling.logprobs import TokenLogprobs
+from minillm.core.sampling.shaping import Transform
 from minillm.ops.transforms import flatten
 
 _FIRST_HEAD = 64
@@ -92,7 +92,7 @@ def _shaped(logits: NDArray[Any], transforms: Mapping[int, Transform]) -> NDArra
 def logprobs(
     logits: NDArray[Any], rows: Sequence[int], token_ids: Sequence[int], num_top: Sequence[int]
 ) -> list[TokenLogprobs]:
-    """The twin of `minillm.core.logprobs.token_logprobs`, row by row."""
+    """The twin of `minillm.core.sampling.logprobs.token_logprobs`, row by row."""
     return [_logprobs(logits[row], *wanted) for row, *wanted in zip(rows, token_ids, num_top, strict=True)]
 
 

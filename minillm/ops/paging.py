@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from minillm.core.blocks import NULL_BLOCK
 from minillm.core.plan import StepPlan
-from minillm.core.speculate.tree import depths, visible
+from minillm.speculate.tree import depths, visible
 
 # Contexts up to this are one group; above it a group spans a factor of two, so padding at most doubles reads.
 _SMALL_CONTEXT = 64

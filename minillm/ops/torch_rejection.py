@@ -1,4 +1,4 @@
-"""The rejection rule of `minillm.core.speculate.rejection` for all rows at once, on torch's device."""
+"""The rejection rule of `minillm.speculate.rejection` for all rows at once, on torch's device."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from minillm.core.speculate.rejection import Proposal
 from minillm.ops.numpy_rejection import proposed
+from minillm.speculate.rejection import Proposal
 
 
 def draw_against(target: Tensor, proposals: Sequence[Proposal], uniforms: Sequence[float]) -> list[int]:

@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from minillm.core.logprobs import TokenLogprobs
 from minillm.core.sampling import SamplingParams
-from minillm.core.shaping import Transform
+from minillm.core.sampling.logprobs import TokenLogprobs
+from minillm.core.sampling.shaping import Transform
 from minillm.ops.transforms import flatten
 
 _HEAD = 256
@@ -98,7 +98,7 @@ def _shaped(logits: Tensor, transforms: Mapping[int, Transform]) -> Tensor:
 def logprobs(
     logits: Tensor, rows: Sequence[int], token_ids: Sequence[int], num_top: Sequence[int]
 ) -> list[TokenLogprobs]:
-    """The twin of `minillm.core.logprobs.token_logprobs`, some rows at a time, for each is copied in float64."""
+    """The twin of `minillm.core.sampling.logprobs.token_logprobs`, some rows at a time: each is copied in float64."""
     found: list[TokenLogprobs] = []
     for start in range(0, len(rows), _ROWS):
         some = slice(start, start + _ROWS)

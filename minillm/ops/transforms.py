@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from minillm.core.shaping import Transform, mask_bytes
+from minillm.core.sampling.shaping import Transform, mask_bytes
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]

@@ -16,10 +16,10 @@ from minillm.core.config import EngineConfig
 from minillm.core.engine import Engine
 from minillm.core.plan import StepPlan
 from minillm.core.sampling import SamplingParams, distribution
-from minillm.core.speculate.rejection import Proposal, draw_against
-from minillm.core.speculate.speculator import Speculation
-from minillm.core.speculate.tree import depths, path_to
 from minillm.models.load import LoadedModel
+from minillm.speculate.rejection import Proposal, draw_against
+from minillm.speculate.speculator import Speculation
+from minillm.speculate.tree import depths, path_to
 
 BOTH = pytest.mark.parametrize("name", ["numpy", "torch"])
 IDS = [5, 17, 80, 3, 3, 41, 96, 0, 12, 60, 7]

@@ -13,9 +13,9 @@ from minillm.backends import create_backend
 from minillm.core.config import EngineConfig
 from minillm.core.engine import Engine
 from minillm.core.sampling import SamplingParams
-from minillm.core.tiers import DiskMedium, HostMedium, SlotStore
-from minillm.core.transfer import DeviceStore, Importer, Intake, Prefix, Source
 from minillm.models.load import LoadedModel
+from minillm.transfer import DeviceStore, Importer, Intake, Prefix, Source
+from minillm.transfer.tiers import DiskMedium, HostMedium, SlotStore
 
 PROMPT = [5, 17, 80, 3, 3, 41, 96, 0, 12, 60, 7]
 GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)

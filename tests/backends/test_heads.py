@@ -21,17 +21,17 @@ from minillm.backends.heads import NumericHeads
 from minillm.core.config import EngineConfig
 from minillm.core.engine import Engine
 from minillm.core.sampling import SamplingParams
-from minillm.core.speculate.draft import Ask, Draft
-from minillm.core.speculate.eagle import EagleDrafter
-from minillm.core.speculate.heads import BLOCK_TOKENS, KEPT_TOKENS
-from minillm.core.speculate.medusa import MedusaDrafter, likeliest_tree
-from minillm.core.speculate.mtp import MtpDrafter
-from minillm.core.speculate.speculator import Speculation
-from minillm.core.speculate.tree import ROOT, path_to
 from minillm.loaders.files import LoadError
 from minillm.models.heads.files import HEAD_KINDS, HeadFiles, expected_shapes, open_heads
 from minillm.models.load import LoadedModel
 from minillm.models.rope import angles, inverse_frequencies
+from minillm.speculate.draft import Ask, Draft
+from minillm.speculate.eagle import EagleDrafter
+from minillm.speculate.heads import BLOCK_TOKENS, KEPT_TOKENS
+from minillm.speculate.medusa import MedusaDrafter, likeliest_tree
+from minillm.speculate.mtp import MtpDrafter
+from minillm.speculate.speculator import Speculation
+from minillm.speculate.tree import ROOT, path_to
 
 BOTH = pytest.mark.parametrize("name", ["numpy", "torch"])
 KINDS = pytest.mark.parametrize("kind", HEAD_KINDS)

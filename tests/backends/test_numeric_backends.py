@@ -19,10 +19,10 @@ from minillm.backends.plans import Chunk, plan_of
 from minillm.backends.torch_backend import TorchBackend
 from minillm.core.config import EngineConfig
 from minillm.core.engine import Engine
-from minillm.core.logprobs import token_logprobs
 from minillm.core.plan import StepPlan
 from minillm.core.sampling import SamplingParams
-from minillm.core.shaping import Transform
+from minillm.core.sampling.logprobs import token_logprobs
+from minillm.core.sampling.shaping import Transform
 from minillm.models.load import LoadedModel
 from minillm.ops import numpy_ops
 

@@ -128,7 +128,7 @@ def test_a_faulty_draw_behind_a_draft_counts_only_where_it_is_reached(model: Loa
     from adversaries import DRAFTERS
 
     from minillm.backends.hash_model import HashModel
-    from minillm.core.speculate.speculator import Speculation
+    from minillm.speculate.speculator import Speculation
 
     class Faulty(HashModel):
         where = 0

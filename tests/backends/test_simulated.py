@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from minillm.backends.base import Backend
 from minillm.backends.hash_model import HashModel
 from minillm.backends.simulated import SimulatedBackend, Weightless
+from minillm.core.backend import Backend
 from minillm.core.clock import VirtualClock
 from minillm.core.config import EngineConfig
 from minillm.core.engine import Engine

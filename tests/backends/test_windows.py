@@ -17,9 +17,9 @@ from minillm.core.blocks import PoolError
 from minillm.core.config import EngineConfig
 from minillm.core.engine import Engine
 from minillm.core.sampling import SamplingParams
-from minillm.core.transfer.device import DeviceStore
 from minillm.models.load import LoadedModel, load_model
 from minillm.models.spec import ModelSpec, Rope
+from minillm.transfer.device import DeviceStore
 
 WINDOW = 7
 PROMPTS = [[5, 17, 40, 3], [41, 9] * 12, [7, 7, 7, 60, 12, 33, 2, 8, 1], [41, 9] * 12 + [5]]

@@ -12,8 +12,8 @@ from core_harness import Case, Job, drive, random_case
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minillm.core.chrome_trace import chrome_trace
 from minillm.core.config import EngineConfig
+from minillm.core.observe.chrome_trace import chrome_trace
 from minillm.core.sampling import SamplingParams
 
 

@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 
 from minillm.core.request import Request
 from minillm.core.sampling import SamplingParams
-from minillm.core.speculate.adaptive import AdaptiveLength, FixedLength, best_length, expected_speedup, expected_tokens
-from minillm.core.speculate.automaton import SuffixAutomaton
-from minillm.core.speculate.draft import Ask, Draft, DraftError, check_draft
-from minillm.core.speculate.ngram import NgramDrafter
-from minillm.core.speculate.suffix import SuffixDrafter
-from minillm.core.speculate.tree import ROOT, check_parents, depths, longest_path, path_to, visible
+from minillm.speculate.adaptive import AdaptiveLength, FixedLength, best_length, expected_speedup, expected_tokens
+from minillm.speculate.automaton import SuffixAutomaton
+from minillm.speculate.draft import Ask, Draft, DraftError, check_draft
+from minillm.speculate.ngram import NgramDrafter
+from minillm.speculate.suffix import SuffixDrafter
+from minillm.speculate.tree import ROOT, check_parents, depths, longest_path, path_to, visible
 
 TEXTS = st.lists(st.integers(0, 2), max_size=40)
 

@@ -15,17 +15,17 @@ from core_harness import GREEDY, AuditedModel, Case, Job, drive, make_engine
 
 from minillm.backends.hash_model import HashModel, WrongReadError
 from minillm.backends.simulated import SimulatedBackend
-from minillm.core.block_keys import ExtraKey
 from minillm.core.blocks import PoolError
 from minillm.core.clock import VirtualClock
 from minillm.core.config import EngineConfig
 from minillm.core.engine import Engine, EngineError, RequestError
+from minillm.core.kv.block_keys import ExtraKey
+from minillm.core.observe.trace import Replay
 from minillm.core.plan import StepPlan, StepResult
 from minillm.core.request import Status
 from minillm.core.sampling import SamplingParams
 from minillm.core.scheduler import _Draft
-from minillm.core.speculate.speculator import Speculation
-from minillm.core.trace import Replay
+from minillm.speculate.speculator import Speculation
 
 
 def greedy(max_tokens: int) -> SamplingParams:
@@ -621,11 +621,12 @@ BLOCKED = """
 import sys
 for name in ("numpy", "torch"):
     sys.modules[name] = None  # an import of it raises ImportError
-import pkgutil, importlib, minillm.core
-names = [m.name for m in pkgutil.iter_modules(minillm.core.__path__, "minillm.core.")]
+import pkgutil, importlib, minillm
+alone = [f"minillm.{name}" for name in ("core", "grammar", "speculate", "router", "transfer")]
+names = [m.name for p in alone for m in pkgutil.walk_packages(importlib.import_module(p).__path__, p + ".")]
 for name in names + ["minillm.backends.hash_model", "minillm.backends.simulated"]:
     importlib.import_module(name)
-assert len(names) > 12, names
+assert len(names) > 60, names
 loaded = {n.partition(".")[0] for n, m in sys.modules.items() if m is not None}
 foreign = {n for n in loaded - sys.stdlib_module_names - {"minillm", "__main__"} if not n.startswith("_")}
 print(sorted(foreign))

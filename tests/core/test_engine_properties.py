@@ -13,8 +13,8 @@ from core_harness import AsyncModel, Case, Job, drive, random_case, six_bits, wi
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minillm.core.block_keys import digest128
 from minillm.core.config import EngineConfig
+from minillm.core.kv.block_keys import digest128
 from minillm.core.sampling import SamplingParams
 
 

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from kv_callers import make_request
 from random_choices import HypothesisDraw
 
-from minillm.core.eviction import PriorityEvictor, recompute_cost
+from minillm.core.kv.eviction import PriorityEvictor, recompute_cost
 from minillm.core.kv_manager import KVManager
 
 

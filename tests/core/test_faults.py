@@ -18,11 +18,11 @@ from minillm.core.clock import VirtualClock
 from minillm.core.config import EngineConfig
 from minillm.core.detokenizer import Detokenizer
 from minillm.core.engine import Engine, EngineError
+from minillm.core.observe.trace import Replay
 from minillm.core.plan import StepPlan, StepResult
 from minillm.core.request import Request
 from minillm.core.sampling import SamplingParams
-from minillm.core.speculate.speculator import Speculation
-from minillm.core.trace import Replay
+from minillm.speculate.speculator import Speculation
 
 GREEDY = SamplingParams(temperature=0, max_tokens=6)
 CONFIG = EngineConfig(block_size=2, num_blocks=41, max_model_len=16, debug_checks=True, record_trace=True)

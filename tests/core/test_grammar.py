@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from smollm2_vocabulary import gguf_metadata
 
-from minillm.core.grammar import (
+from minillm.grammar import (
     CompiledGrammar,
     Vocabulary,
     compile_json_schema,
     compile_regex,
 )
-from minillm.core.grammar.expressions import Call, Rules, alt, chars, literal, repeat, seq
-from minillm.core.grammar.rules import prepare
+from minillm.grammar.expressions import Call, Rules, alt, chars, literal, repeat, seq
+from minillm.grammar.rules import prepare
 from minillm.models.tokenizer import load_tokenizer
 
 BYTES = byte_vocabulary()

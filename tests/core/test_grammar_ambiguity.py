@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from minillm.backends.hash_model import HashModel
 from minillm.core.config import EngineConfig
 from minillm.core.engine import Engine
-from minillm.core.grammar import (
+from minillm.core.sampling import SamplingParams
+from minillm.grammar import (
     CompiledGrammar,
     GrammarError,
     GrammarLimitError,
@@ -24,9 +25,8 @@ from minillm.core.grammar import (
     compile_regex,
     frames,
 )
-from minillm.core.sampling import SamplingParams
-from minillm.core.speculate.draft_model import DraftModel
-from minillm.core.speculate.speculator import Speculation
+from minillm.speculate.draft_model import DraftModel
+from minillm.speculate.speculator import Speculation
 
 BYTES = byte_vocabulary()
 

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from minillm.backends.hash_model import HashModel
 from minillm.core.config import EngineConfig
-from minillm.core.constraint import GrammarBreachError, allowed_tokens
 from minillm.core.engine import Engine
-from minillm.core.grammar import Vocabulary, compile_gbnf, compile_regex
 from minillm.core.plan import StepPlan, StepResult
 from minillm.core.request import Request, RequestError
 from minillm.core.sampling import SamplingParams
+from minillm.core.sampling.constraint import GrammarBreachError, allowed_tokens
+from minillm.grammar import Vocabulary, compile_gbnf, compile_regex
 
 # The end, every byte that the grammars need, some longer tokens, and one that no text turns into.
 EOS = 3

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from grammar_harness import accepts, byte_vocabulary, ids_of
 
-from minillm.core.grammar import GrammarError, compile_gbnf
+from minillm.grammar import GrammarError, compile_gbnf
 
 BYTES = byte_vocabulary()
 

@@ -17,8 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from minillm.core.grammar import CompiledGrammar, GrammarError, Vocabulary, compile_json_schema
-from minillm.core.grammar.json_formats import FORMATS
+from minillm.grammar import CompiledGrammar, GrammarError, Vocabulary, compile_json_schema
+from minillm.grammar.json_formats import FORMATS
 
 BYTES = byte_vocabulary()
 # Tokens that cut across everything JSON has, on top of the single bytes.

@@ -10,8 +10,8 @@ from grammar_harness import accepts, byte_vocabulary
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from minillm.core.grammar import CompiledGrammar, GrammarError, characters, compile_regex
-from minillm.core.grammar.expressions import Rules, chars
+from minillm.grammar import CompiledGrammar, GrammarError, characters, compile_regex
+from minillm.grammar.expressions import Rules, chars
 
 BYTES = byte_vocabulary()
 LETTERS = "abAZ09_ -.\n\t\x00é€𝄞]^"

@@ -13,10 +13,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from index_callers import INDEXES, IndexCallers, random_index_calls
 from random_choices import HypothesisDraw
 
-from minillm.core.block_keys import BlockKeys, ExtraKey, Hash, digest128
 from minillm.core.blocks import BlockPool, PoolError
-from minillm.core.index import ROOT, Link, PrefixIndex
-from minillm.core.prefix import HashIndex
+from minillm.core.kv.block_keys import BlockKeys, ExtraKey, Hash, digest128
+from minillm.core.kv.index import ROOT, Link, PrefixIndex
+from minillm.core.kv.prefix import HashIndex
 
 BOTH = pytest.mark.parametrize("kind", sorted(INDEXES))
 

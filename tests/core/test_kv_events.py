@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from kv_callers import make_request
 
-from minillm.core.block_keys import ExtraKey, digest128
 from minillm.core.blocks import PoolError
-from minillm.core.kv_events import BlockEvent, BlockRemoved, BlockStored, PrefixReplica
+from minillm.core.kv.block_keys import ExtraKey, digest128
+from minillm.core.kv.events import BlockEvent, BlockRemoved, BlockStored, PrefixReplica
 from minillm.core.kv_manager import KVManager
 
 

@@ -12,10 +12,10 @@ from minillm.backends.simulated import SimulatedBackend
 from minillm.core.clock import VirtualClock
 from minillm.core.config import EngineConfig
 from minillm.core.engine import Engine
-from minillm.core.load import LoadShedder
+from minillm.core.policies.load import LoadShedder
+from minillm.core.policies.step_times import StepTimes
 from minillm.core.request import Request
 from minillm.core.sampling import SamplingParams
-from minillm.core.step_times import StepTimes
 
 
 def greedy(max_tokens: int) -> SamplingParams:

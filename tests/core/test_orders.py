@@ -16,11 +16,11 @@ from minillm.backends.simulated import SimulatedBackend
 from minillm.core.clock import VirtualClock
 from minillm.core.config import EngineConfig
 from minillm.core.engine import Engine, RequestError
-from minillm.core.order import DeadlineOrder, FairOrder, FirstComeOrder, PriorityOrder, ShortestOrder
+from minillm.core.policies.order import DeadlineOrder, FairOrder, FirstComeOrder, PriorityOrder, ShortestOrder
+from minillm.core.policies.step_times import StepTimes
+from minillm.core.policies.waiting import WaitingQueue
 from minillm.core.request import Request, Status
 from minillm.core.sampling import SamplingParams
-from minillm.core.step_times import StepTimes
-from minillm.core.waiting import WaitingQueue
 
 
 def greedy(max_tokens: int) -> SamplingParams:

@@ -15,7 +15,7 @@ from minillm.backends.hash_model import HashModel
 from minillm.core.clock import VirtualClock
 from minillm.core.config import EngineConfig
 from minillm.core.engine import Engine, EngineError, RequestError
-from minillm.core.group import outputs
+from minillm.core.outputs.group import outputs
 from minillm.core.plan import StepPlan, StepResult
 from minillm.core.request import Request
 from minillm.core.sampling import SamplingParams, distribution

@@ -10,11 +10,11 @@ import pytest
 from core_harness import GREEDY, Case, Job, drive, make_engine, without
 
 from minillm.backends.hash_model import HashModel
-from minillm.core.block_keys import ExtraKey
 from minillm.core.config import EngineConfig
 from minillm.core.engine import Engine
+from minillm.core.kv.block_keys import ExtraKey
 from minillm.core.kv_manager import KVManager
-from minillm.core.order import FirstComeOrder
+from minillm.core.policies.order import FirstComeOrder
 from minillm.core.request import Request, Status
 from minillm.core.sampling import SamplingParams
 

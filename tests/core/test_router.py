@@ -19,11 +19,12 @@ from random_choices import HypothesisDraw
 from router_callers import RouterCallers, random_routing
 
 from minillm.backends.hash_model import HashModel
-from minillm.core.block_keys import BlockKeys, digest128
 from minillm.core.config import EngineConfig
 from minillm.core.engine import Engine
-from minillm.core.kv_events import BlockStored
-from minillm.core.router import (
+from minillm.core.kv.block_keys import BlockKeys, digest128
+from minillm.core.kv.events import BlockStored
+from minillm.core.sampling import SamplingParams
+from minillm.router import (
     POLICIES,
     HeardPrefixes,
     Incoming,
@@ -34,8 +35,7 @@ from minillm.core.router import (
     SentPrefixes,
     make_policy,
 )
-from minillm.core.router.policies import ConsistentHash, PrefixAware, RoutingPolicy, SessionAffinity
-from minillm.core.sampling import SamplingParams
+from minillm.router.policies import ConsistentHash, PrefixAware, RoutingPolicy, SessionAffinity
 
 WORKERS = ["a", "b", "c", "d"]
 

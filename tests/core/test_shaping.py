@@ -4,9 +4,9 @@ import math
 
 import pytest
 
-from minillm.core.logprobs import token_logprobs
 from minillm.core.sampling import SamplingParams, distribution
-from minillm.core.shaping import Transform, shaped
+from minillm.core.sampling.logprobs import token_logprobs
+from minillm.core.sampling.shaping import Transform, shaped
 
 
 def test_the_repetition_penalty_divides_above_zero_and_multiplies_below_once_for_prompt_and_output() -> None:

@@ -16,8 +16,8 @@ from minillm.core.clock import VirtualClock
 from minillm.core.config import EngineConfig
 from minillm.core.engine import Engine
 from minillm.core.sampling import SamplingParams, uniform
-from minillm.core.speculate.ngram import NgramDrafter
-from minillm.core.speculate.speculator import Speculation
+from minillm.speculate.ngram import NgramDrafter
+from minillm.speculate.speculator import Speculation
 
 CONFIGS = {
     "default": EngineConfig(block_size=4, num_blocks=257),

@@ -23,11 +23,11 @@ from minillm.core.config import EngineConfig
 from minillm.core.engine import Engine, EngineError
 from minillm.core.plan import StepPlan, StepResult
 from minillm.core.sampling import SamplingParams, distribution
-from minillm.core.speculate.draft import Ask, Draft, DraftError
-from minillm.core.speculate.draft_model import DraftModel
-from minillm.core.speculate.draft_tree import DraftTree
-from minillm.core.speculate.rejection import draft_seed
-from minillm.core.speculate.speculator import Speculation
+from minillm.speculate.draft import Ask, Draft, DraftError
+from minillm.speculate.draft_model import DraftModel
+from minillm.speculate.draft_tree import DraftTree
+from minillm.speculate.rejection import draft_seed
+from minillm.speculate.speculator import Speculation
 
 ROOMY = EngineConfig(block_size=2, num_blocks=64)
 
@@ -438,7 +438,7 @@ def test_i28_the_engine_yields_the_target_distribution_exactly(
     numbers: dict[str, Sequence[float]] = {}
     for name in ("rows.uniform_of", "draws.uniform"):
         monkeypatch.setattr(f"minillm.core.{name}", lambda seed, index: numbers["draw"][index])
-    monkeypatch.setattr("minillm.core.speculate.speculator.coin", lambda seed, index: numbers["coin"][index])
+    monkeypatch.setattr("minillm.speculate.speculator.coin", lambda seed, index: numbers["coin"][index])
     first, num_new = 0.01, draft_tokens + 1  # output 0 comes with the prompt, from a number that is always the same
     grids = {kind: [(i + 0.5) / n for i in range(n)] for kind, n in cells.items()}
     found: Counter[tuple[int, ...]] = Counter()

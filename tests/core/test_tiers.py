@@ -11,10 +11,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from random_choices import HypothesisDraw
 from tier_callers import TierCallers, random_tier_calls
 
-from minillm.core.block_keys import ExtraKey
 from minillm.core.blocks import PoolError
-from minillm.core.tiers import DiskMedium, HostMedium, SlotStore
-from minillm.core.transfer import Prefix
+from minillm.core.kv.block_keys import ExtraKey
+from minillm.transfer import Prefix
+from minillm.transfer.tiers import DiskMedium, HostMedium, SlotStore
 
 
 class TierMachine(RuleBasedStateMachine):

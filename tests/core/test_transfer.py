@@ -21,7 +21,7 @@ from minillm.core.config import EngineConfig
 from minillm.core.engine import Engine, EngineError
 from minillm.core.request import RequestError
 from minillm.core.sampling import SamplingParams
-from minillm.core.transfer import (
+from minillm.transfer import (
     Ask,
     Block,
     DeviceStore,

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minillm.core.sampling import SamplingParams, distribution, uniform
-from minillm.core.speculate.accept import accepted_path, draws_that_count
-from minillm.core.speculate.draft import NO_DRAFT, Draft
-from minillm.core.speculate.rejection import Proposal, coin, draft_seed, draw_against
-from minillm.core.speculate.tree import ROOT
+from minillm.speculate.accept import accepted_path, draws_that_count
+from minillm.speculate.draft import NO_DRAFT, Draft
+from minillm.speculate.rejection import Proposal, coin, draft_seed, draw_against
+from minillm.speculate.tree import ROOT
 
 
 @st.composite

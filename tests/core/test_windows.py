@@ -13,14 +13,14 @@ from core_harness import Case, Job, drive, grouped_case, make_engine, windowed_c
 from kv_callers import make_request, random_calls
 
 from minillm.backends.hash_model import HashModel
-from minillm.core.chrome_trace import chrome_trace
 from minillm.core.config import EngineConfig
-from minillm.core.groups import GroupedKV
+from minillm.core.kv.layer_groups import GroupedKV
+from minillm.core.kv.window import Window
 from minillm.core.kv_manager import KVManager
+from minillm.core.observe.chrome_trace import chrome_trace
+from minillm.core.observe.trace import TraceEvent
 from minillm.core.request import RequestError
 from minillm.core.sampling import SamplingParams
-from minillm.core.trace import TraceEvent
-from minillm.core.window import Window
 
 LONG = tuple(i % 2 for i in range(20))
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minillm import catalog
-from minillm.core.speculate.adaptive import expected_speedup, expected_tokens
 from minillm.costs import CostError, speculated_tokens, speculative_speedup
+from minillm.speculate.adaptive import expected_speedup, expected_tokens
 
 H100 = catalog.accelerator("h100-sxm")
 

@@ -13,7 +13,7 @@ from random_models import transformers_model
 from minillm.backends import create_backend
 from minillm.core.config import EngineConfig
 from minillm.core.engine import Engine
-from minillm.core.group import outputs
+from minillm.core.outputs.group import outputs
 from minillm.core.sampling import SamplingParams, distribution
 from minillm.models.load import LoadedModel, load_model
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from mutation import Edit
 
-from minillm.core.block_keys import BlockKeys, ExtraKey
 from minillm.core.blocks import BlockPool
-from minillm.core.eviction import PriorityEvictor
-from minillm.core.kv_events import BlockEvents, PrefixReplica
+from minillm.core.kv.block_keys import BlockKeys, ExtraKey
+from minillm.core.kv.events import BlockEvents, PrefixReplica
+from minillm.core.kv.eviction import PriorityEvictor
+from minillm.core.kv.prefix import HashIndex
+from minillm.core.kv.radix import RadixIndex
+from minillm.core.kv.swap import HostBlocks
+from minillm.core.kv.tables import BlockCopies
 from minillm.core.kv_manager import KVManager
-from minillm.core.prefix import HashIndex
-from minillm.core.radix import RadixIndex
-from minillm.core.swap import HostBlocks
-from minillm.core.tables import BlockCopies
 
 # Killed by random callers of the pool alone.
 POOL_MUTANTS: dict[str, list[Edit]] = {

@@ -7,9 +7,9 @@ from mutation import Edit
 from minillm.core import detokenizer
 from minillm.core.commit import Committer
 from minillm.core.engine import Engine
+from minillm.core.kv.tables import BlockCopies
 from minillm.core.lifecycle import Lifecycle
 from minillm.core.scheduler import Scheduler
-from minillm.core.tables import BlockCopies
 
 FAULT_MUTANTS: dict[str, list[Edit]] = {
     "a commit that breaks off ends nobody": [

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from mutation import Edit
 
-from minillm.core.grammar import automaton, frames
-from minillm.core.grammar.automaton import Automaton, Callers, State
-from minillm.core.grammar.compiled import CompiledGrammar
-from minillm.core.grammar.frames import Frames
-from minillm.core.grammar.walks import Walks
+from minillm.grammar import automaton, frames
+from minillm.grammar.automaton import Automaton, Callers, State
+from minillm.grammar.compiled import CompiledGrammar
+from minillm.grammar.frames import Frames
+from minillm.grammar.walks import Walks
 
 GRAMMAR_MUTANTS: dict[str, list[Edit]] = {
     "the end allowed anywhere": [

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from mutation import Edit
 
-from minillm.core import chrome_trace, engine, metrics
+from minillm.core import engine
 from minillm.core.lifecycle import Lifecycle
-from minillm.core.speculate import draft
-from minillm.core.trace import Replay
+from minillm.core.observe import chrome_trace, metrics
+from minillm.core.observe.trace import Replay
+from minillm.speculate import draft
 
 # Killed by the tests of the engine's loop.
 LOOP_MUTANTS: dict[str, list[Edit]] = {

@@ -18,7 +18,7 @@ from mutation import Edit, mutate
 from minillm.backends.hash_model import WrongReadError
 from minillm.core.blocks import PoolError
 from minillm.core.engine import EngineError
-from minillm.core.router import RouterError
+from minillm.router import RouterError
 
 # A NameError or a TypeError would be a fault of the mutant, not one that a check has found.
 KILLS = (

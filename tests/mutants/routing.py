@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from mutation import Edit
 
-from minillm.core.router import Router
-from minillm.core.router import prefixes as prefixes_module
-from minillm.core.router.policies import (
+from minillm.router import Router
+from minillm.router import prefixes as prefixes_module
+from minillm.router.policies import (
     ConsistentHash,
     PowerOfTwo,
     PrefixAware,
@@ -14,7 +14,7 @@ from minillm.core.router.policies import (
     RoutingPolicy,
     SessionAffinity,
 )
-from minillm.core.router.prefixes import HeardPrefixes, SentPrefixes
+from minillm.router.prefixes import HeardPrefixes, SentPrefixes
 
 ROUTER_MUTANTS: dict[str, list[Edit]] = {
     "sent to a worker that has failed": [Edit(Router, "candidates", "if worker.is_healthy", "if True")],

@@ -5,13 +5,16 @@ from __future__ import annotations
 import sampling_reference
 from mutation import Edit
 
-from minillm.core import beams, draws, rows, sampling
-from minillm.core.beams import BeamSearch
+from minillm.core import builder as rows
+from minillm.core import sampling
 from minillm.core.commit import Committer
 from minillm.core.kv_manager import KVManager
 from minillm.core.lifecycle import Lifecycle
+from minillm.core.outputs import beams
+from minillm.core.outputs.beams import BeamSearch
+from minillm.core.sampling import draws
+from minillm.core.sampling.shaping import Transform
 from minillm.core.scheduler import Scheduler
-from minillm.core.shaping import Transform
 
 # Killed by the audited fuzz.
 DRAW_MUTANTS: dict[str, list[Edit]] = {

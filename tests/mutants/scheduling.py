@@ -5,15 +5,15 @@ from __future__ import annotations
 from mutation import Edit
 
 from minillm.core import engine as engine_module
-from minillm.core.block_keys import BlockKeys
 from minillm.core.blocks import BlockPool
+from minillm.core.builder import RowWriter
 from minillm.core.commit import Committer
+from minillm.core.kv.block_keys import BlockKeys
+from minillm.core.kv.prefix import HashIndex
 from minillm.core.kv_manager import KVManager
 from minillm.core.lifecycle import Lifecycle
-from minillm.core.prefix import HashIndex
-from minillm.core.rows import RowWriter
+from minillm.core.policies.waiting import WaitingQueue
 from minillm.core.scheduler import Scheduler
-from minillm.core.waiting import WaitingQueue
 
 UNCHAINED = Edit(BlockKeys, "digest", "self._hash(before + (", "self._hash((")
 NO_PARENT = [

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from mutation import Edit
 
-from minillm.core import engine, metrics
-from minillm.core.load import LoadShedder
-from minillm.core.order import DeadlineOrder, FairOrder, PriorityOrder, ShortestOrder
-from minillm.core.policy import BatchPolicy
-from minillm.core.speculate import adaptive, ngram
-from minillm.core.speculate.adaptive import AdaptiveLength
-from minillm.core.speculate.automaton import SuffixAutomaton
-from minillm.core.speculate.ngram import NgramDrafter
-from minillm.core.speculate.suffix import SuffixDrafter
-from minillm.core.step_times import StepTimes
+from minillm.core import engine
+from minillm.core.observe import metrics
+from minillm.core.policies.batching import BatchPolicy
+from minillm.core.policies.load import LoadShedder
+from minillm.core.policies.order import DeadlineOrder, FairOrder, PriorityOrder, ShortestOrder
+from minillm.core.policies.step_times import StepTimes
+from minillm.speculate import adaptive, ngram
+from minillm.speculate.adaptive import AdaptiveLength
+from minillm.speculate.automaton import SuffixAutomaton
+from minillm.speculate.ngram import NgramDrafter
+from minillm.speculate.suffix import SuffixDrafter
 
 ORDER_MUTANTS: dict[str, list[Edit]] = {
     "the lowest priority first": [Edit(PriorityOrder, "rank", "-request.priority", "request.priority")],

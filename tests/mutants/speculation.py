@@ -5,16 +5,16 @@ from __future__ import annotations
 from mutation import Edit
 
 from minillm.core import commit as commit_module
-from minillm.core import draws
 from minillm.core.commit import Committer
-from minillm.core.speculate import rejection, speculator
-from minillm.core.speculate.draft_model import DraftModel
-from minillm.core.speculate.draft_tree import DraftTree
-from minillm.core.speculate.eagle import EagleDrafter
-from minillm.core.speculate.heads import HeadContexts
-from minillm.core.speculate.hidden import HiddenStates
-from minillm.core.speculate.mtp import MtpDrafter
-from minillm.core.speculate.speculator import Speculator
+from minillm.core.sampling import draws
+from minillm.speculate import rejection, speculator
+from minillm.speculate.draft_model import DraftModel
+from minillm.speculate.draft_tree import DraftTree
+from minillm.speculate.eagle import EagleDrafter
+from minillm.speculate.heads import HeadContexts
+from minillm.speculate.hidden import HiddenStates
+from minillm.speculate.mtp import MtpDrafter
+from minillm.speculate.speculator import Speculator
 
 # Killed by workloads that all draft.
 PATH_COPIED = Edit(Committer, "_keep_accepted", "(first + node, first + i) for", "(first + i, first + node) for")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from mutation import Edit
 
-from minillm.core.holds import BlockHolds
+from minillm.core.kv.holds import BlockHolds
 from minillm.core.kv_manager import KVManager
-from minillm.core.tiers import SlotStore
-from minillm.core.transfer import DeviceStore, Importer, Intake, Source
+from minillm.transfer import DeviceStore, Importer, Intake, Source
+from minillm.transfer.tiers import SlotStore
 
 UNHELD = Edit(Source, "offer", "not self._store.hold(self._holder(self._number + 1), slots)", "False")
 

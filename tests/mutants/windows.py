@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from mutation import Edit
 
-from minillm.core import prefix, radix
+from minillm.core.builder import RowWriter
 from minillm.core.commit import Committer
 from minillm.core.engine import Engine
-from minillm.core.groups import GroupedKV
+from minillm.core.kv import prefix, radix
+from minillm.core.kv.layer_groups import GroupedKV
+from minillm.core.kv.window import Window
 from minillm.core.kv_manager import KVManager
-from minillm.core.rows import RowWriter
-from minillm.core.trace import Replay
-from minillm.core.window import Window
+from minillm.core.observe.trace import Replay
 
 # Killed by workloads of the engine.
 WINDOW_MUTANTS: dict[str, list[Edit]] = {

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minillm.core.sampling import SamplingParams, distribution
-from minillm.core.shaping import Transform
-from minillm.core.speculate.rejection import Proposal, draw_against
+from minillm.core.sampling.shaping import Transform
 from minillm.ops import numpy_rejection, numpy_sampling, torch_rejection, torch_sampling
+from minillm.speculate.rejection import Proposal, draw_against
 
 SAMPLING = pytest.mark.parametrize("library", [numpy_sampling, torch_sampling])
 RULE = pytest.mark.parametrize("library", [numpy_rejection, torch_rejection])

@@ -10,9 +10,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minillm.core.logprobs import token_logprobs
 from minillm.core.sampling import SamplingParams, sample
-from minillm.core.shaping import Transform
+from minillm.core.sampling.logprobs import token_logprobs
+from minillm.core.sampling.shaping import Transform
 from minillm.ops import numpy_sampling, torch_sampling
 
 LIBRARIES = pytest.mark.parametrize("library", [numpy_sampling, torch_sampling])

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from minillm.backends.base import Capacity
 from minillm.backends.simulated import Weightless
-from minillm.core.speculate.draft import Ask, Draft, Drafter
+from minillm.core.backend import Capacity
 from minillm.costs import speculated_tokens
+from minillm.speculate.draft import Ask, Draft, Drafter
 from visualizers.figures import speculation
 from visualizers.figures.speculation import VISUALIZER
 from visualizers.runs import speculation_run

@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from minillm.core.speculate.tree import ROOT, depths
+from minillm.speculate.tree import ROOT, depths
 from visualizers.contract import Data
 from visualizers.figures import token_trees
 from visualizers.figures.token_trees import HEAD_TITLES, KEPT, VISUALIZER, _text

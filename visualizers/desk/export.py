@@ -8,7 +8,7 @@ import json
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from minillm.core.chrome_trace import chrome_trace
+from minillm.core.observe.chrome_trace import chrome_trace
 from visualizers.desk.record import COLUMNS
 from visualizers.desk.setup import LEVERS, DeskError
 

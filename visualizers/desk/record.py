@@ -13,8 +13,8 @@ from typing import Any
 
 from minillm.core.blocks import NULL_BLOCK
 from minillm.core.engine import Engine
+from minillm.core.observe.trace import TraceEvent
 from minillm.core.request import Event, Request
-from minillm.core.trace import TraceEvent
 
 MOST_STEPS = 8192  # rows kept; beyond it the older half is merged by pairs
 MOST_DETAILS = 1024  # steps whose plan and blocks can still be pointed at

@@ -335,5 +335,5 @@ VISUALIZER = Visualizer(
     table=table,
     sentence=sentence,
     provenance=provenance,
-    source=("minillm.core.scheduler", "minillm.core.policy", "minillm.costs.roofline"),
+    source=("minillm.core.scheduler", "minillm.core.policies.batching", "minillm.costs.roofline"),
 )

@@ -265,5 +265,5 @@ VISUALIZER = Visualizer(
     table=table,
     sentence=sentence,
     provenance=provenance,
-    source=("minillm.core.scheduler", "minillm.core.kv_manager", "minillm.core.blocks", "minillm.core.prefix"),
+    source=("minillm.core.scheduler", "minillm.core.kv_manager", "minillm.core.blocks", "minillm.core.kv.prefix"),
 )

@@ -374,5 +374,5 @@ VISUALIZER = Visualizer(
     table=table,
     sentence=sentence,
     provenance=provenance,
-    source=("minillm.core.scheduler", "minillm.core.metrics"),
+    source=("minillm.core.scheduler", "minillm.core.observe.metrics"),
 )

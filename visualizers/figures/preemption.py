@@ -362,5 +362,5 @@ VISUALIZER = Visualizer(
     table=table,
     sentence=sentence,
     provenance=provenance,
-    source=("minillm.core.scheduler", "minillm.core.swap", "minillm.costs.preemption"),
+    source=("minillm.core.scheduler", "minillm.core.kv.swap", "minillm.costs.preemption"),
 )

@@ -293,5 +293,5 @@ VISUALIZER = Visualizer(
     table=table,
     sentence=sentence,
     provenance=provenance,
-    source=("minillm.core.eviction", "minillm.core.prefix", "minillm.core.radix"),
+    source=("minillm.core.kv.eviction", "minillm.core.kv.prefix", "minillm.core.kv.radix"),
 )

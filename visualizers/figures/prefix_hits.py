@@ -318,5 +318,5 @@ VISUALIZER = Visualizer(
     table=table,
     sentence=sentence,
     provenance=provenance,
-    source=("minillm.core.kv_manager", "minillm.core.prefix"),
+    source=("minillm.core.kv_manager", "minillm.core.kv.prefix"),
 )

@@ -214,5 +214,5 @@ VISUALIZER = Visualizer(
     table=table,
     sentence=sentence,
     provenance=provenance,
-    source=("minillm.core.speculate.speculator", "minillm.core.speculate.accept", "minillm.costs.speculation"),
+    source=("minillm.speculate.speculator", "minillm.speculate.accept", "minillm.costs.speculation"),
 )

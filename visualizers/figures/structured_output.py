@@ -236,5 +236,5 @@ VISUALIZER = Visualizer(
     table=table,
     sentence=sentence,
     provenance=provenance,
-    source=("minillm.core.grammar.compiled", "minillm.core.sampling", "minillm.models.decoder"),
+    source=("minillm.grammar.compiled", "minillm.core.sampling", "minillm.models.decoder"),
 )

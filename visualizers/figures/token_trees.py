@@ -8,7 +8,7 @@ from typing import Any
 
 import altair as alt
 
-from minillm.core.speculate.tree import ROOT, depths, visible
+from minillm.speculate.tree import ROOT, depths, visible
 from visualizers.contract import Choice, Column, Data, Number, Table, Visualizer
 from visualizers.levels.charts import Spec, colour_scale, rows, spec
 from visualizers.runs import bundled, token_tree_run
@@ -272,5 +272,5 @@ VISUALIZER = Visualizer(
     table=table,
     sentence=sentence,
     provenance=provenance,
-    source=("minillm.core.speculate.draft_tree", "minillm.core.speculate.tree", "minillm.core.speculate.accept"),
+    source=("minillm.speculate.draft_tree", "minillm.speculate.tree", "minillm.speculate.accept"),
 )

@@ -6,15 +6,15 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from minillm.backends.base import Backend
 from minillm.backends.simulated import SimulatedBackend
+from minillm.core.backend import Backend
 from minillm.core.clock import VirtualClock
 from minillm.core.config import EngineConfig
 from minillm.core.engine import Engine
 from minillm.core.plan import StepPlan
 from minillm.core.request import Request
 from minillm.core.sampling import SamplingParams
-from minillm.core.speculate.speculator import Speculation
+from minillm.speculate.speculator import Speculation
 
 BLOCK_SIZE = 16
 

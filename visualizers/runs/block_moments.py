@@ -14,9 +14,9 @@ from itertools import groupby
 
 from minillm import hub
 from minillm.backends import create_backend
-from minillm.backends.base import Backend
 from minillm.config import Locations
-from minillm.core.trace import Replay, TraceEvent
+from minillm.core.backend import Backend
+from minillm.core.observe.trace import Replay, TraceEvent
 from minillm.models.load import load_model
 from minillm.models.tokenizer import load_tokenizer
 from visualizers.runs.bench import Bench

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from minillm.core.trace import TraceEvent
+from minillm.core.observe.trace import TraceEvent
 
 
 def told_plan(events: Sequence[TraceEvent]) -> str:

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from functools import cache
 from statistics import median
 
-from minillm.backends.base import Backend
-from minillm.core.metrics import request_metrics
+from minillm.core.backend import Backend
+from minillm.core.observe.metrics import request_metrics
 from visualizers.runs import bundled
 from visualizers.runs.bench import Bench
 from visualizers.runs.measure import one_thread, thread_clock

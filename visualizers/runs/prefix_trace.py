@@ -16,7 +16,7 @@ from minillm import catalog
 from minillm.backends.simulated import Weightless
 from minillm.catalog import Model
 from minillm.core.config import IndexName
-from minillm.core.eviction import EvictionName
+from minillm.core.kv.eviction import EvictionName
 from minillm.core.request import Request
 from minillm.core.sampling import uniform
 from visualizers.runs.bench import Bench

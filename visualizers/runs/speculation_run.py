@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Literal
 
-from minillm.backends.base import Backend
-from minillm.core.metrics import run_metrics
-from minillm.core.speculate.draft import Drafter
-from minillm.core.speculate.draft_model import DraftModel
-from minillm.core.speculate.ngram import NgramDrafter
-from minillm.core.speculate.speculator import Speculation, Verification
-from minillm.core.speculate.suffix import SuffixDrafter
+from minillm.core.backend import Backend
+from minillm.core.observe.metrics import run_metrics
+from minillm.speculate.draft import Drafter
+from minillm.speculate.draft_model import DraftModel
+from minillm.speculate.ngram import NgramDrafter
+from minillm.speculate.speculator import Speculation, Verification
+from minillm.speculate.suffix import SuffixDrafter
 from visualizers.runs import bundled
 from visualizers.runs.bench import BLOCK_SIZE, Bench
 from visualizers.runs.bundled import DRAFT_MODEL

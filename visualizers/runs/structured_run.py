@@ -1,6 +1,6 @@
 """The bundled model writing under a grammar: at each token, what it would say itself and what the mask leaves.
 
-The masks are those of `minillm.core.grammar`, tokens left in view; the draws are the engine's.
+The masks are those of `minillm.grammar`, tokens left in view; the draws are the engine's.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from minillm.backends.plans import Chunk, plan_of
-from minillm.core.grammar import CompiledGrammar
-from minillm.core.grammar.automaton import State
 from minillm.core.sampling import SamplingParams, sample, uniform
-from minillm.core.shaping import Transform, mask_bytes
+from minillm.core.sampling.shaping import Transform, mask_bytes
+from minillm.grammar import CompiledGrammar
+from minillm.grammar.automaton import State
 from minillm.structured import Kind, compile_grammar, vocabulary_of
 from visualizers.formats import with_unit
 from visualizers.runs.next_token import BLOCK_SIZE, MODEL, Model, model, visible

@@ -8,14 +8,14 @@ from functools import cache
 from typing import Literal
 
 from minillm import hub
-from minillm.backends.base import Backend, Capacity
 from minillm.backends.numpy_backend import NumpyBackend
+from minillm.core.backend import Backend, Capacity
 from minillm.core.plan import StepPlan, StepResult
 from minillm.core.request import Request
-from minillm.core.speculate.draft import Ask, Draft
-from minillm.core.speculate.draft_model import DraftModel
-from minillm.core.speculate.draft_tree import DraftTree
-from minillm.core.speculate.tree import ROOT
+from minillm.speculate.draft import Ask, Draft
+from minillm.speculate.draft_model import DraftModel
+from minillm.speculate.draft_tree import DraftTree
+from minillm.speculate.tree import ROOT
 from minillm.speculation import Method, Speculate, speculation_for
 from visualizers.runs import bundled
 from visualizers.runs.bundled import DRAFT_MODEL

@@ -1,0 +1,101 @@
+"""The rows of a step plan: who computes which tokens, writes to which slots and draws where.
+
+Who runs is settled when this is called; a row follows from its request alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from minillm.core.config import EngineConfig
+from minillm.core.kv_manager import KVManager
+from minillm.core.observe.trace import Trace
+from minillm.core.plan import GroupTables, StepPlan
+from minillm.core.request import Request
+from minillm.core.sampling import uniform_of
+from minillm.core.sampling.draws import add_draws
+from minillm.core.step import Scheduled
+from minillm.speculate.speculator import Speculator
+
+
+class RowWriter:
+    """Fills the plans of one scheduler."""
+
+    def __init__(
+        self, config: EngineConfig, kv: KVManager, trace: Trace, vocab_size: int, speculator: Speculator | None
+    ) -> None:
+        self._config = config
+        self._kv = kv
+        self._trace = trace
+        self._vocab_size = vocab_size
+        self._speculator = speculator
+
+    def add_decodes(self, plan: StepPlan, decodes: Sequence[Request]) -> None:
+        """The columns that the plan's first rows lack: what follows from the request and its token's position."""
+        count = len(decodes)
+        plan.request_ids = [request.request_id for request in decodes]
+        plan.query_starts = list(range(count + 1))
+        plan.context_lengths = [position + 1 for position in plan.positions]
+        plan.sample_tokens = list(range(count))
+        plan.sampling = [request.params for request in decodes]
+        plan.uniforms = [
+            0.0 if request.random_stream is None else uniform_of(request.random_stream, context - request.num_prompt)
+            for request, context in zip(decodes, plan.context_lengths, strict=True)
+        ]
+        if self._config.overlap:
+            for row, (request, position) in enumerate(zip(decodes, plan.positions, strict=True)):
+                self._add_input(plan, request, position)
+                request.last_draw = row
+        else:
+            plan.token_ids = [request.token_ids[-1] for request in decodes]
+        if self._trace.enabled:
+            for request, position in zip(decodes, plan.positions, strict=True):
+                self._trace.emit("schedule", request.request_id, tokens=1, computed=position)
+
+    def _add_input(self, plan: StepPlan, request: Request, position: int) -> None:
+        """One token of a request, or the draw that it will be."""
+        if position < len(request.token_ids):
+            plan.token_ids.append(request.token_ids[position])
+        else:
+            # Of the step before: a plain request whose token is in flight is in every step.
+            plan.drawn[len(plan.token_ids)] = request.last_draw
+            plan.token_ids.append(0)
+
+    def add_parts(self, plan: StepPlan, parts: Iterable[Scheduled]) -> None:
+        """The rows behind the decodes."""
+        size = self._kv.block_size
+        for part in parts:
+            request, start, end = part.request, part.start, part.start + part.num_tokens
+            table = self._kv.table(request.request_id)
+            self._trace.emit("schedule", request.request_id, tokens=part.num_tokens, computed=start)
+            plan.request_ids.append(request.request_id)
+            plan.token_ids.extend(request.token_ids[start:end])
+            plan.positions.extend(range(start, end))
+            plan.slots.extend(table[p // size] * size + p % size for p in range(start, end))
+            # Logits of the last known token give the next one; a chunk that ends before it gives none.
+            if not request.is_plain:
+                add_draws(plan, part, self._vocab_size)
+            elif end == request.num_known:
+                part.num_draws = 1
+                plan.sample_tokens.append(len(plan.token_ids) - 1)
+                plan.sampling.append(request.params)
+                stream = request.random_stream
+                plan.uniforms.append(0.0 if stream is None else uniform_of(stream, request.num_output))
+                request.last_draw = len(plan.sample_tokens) - 1
+            if self._speculator is not None and part.draft.token_ids:
+                self._speculator.extend(plan, part, table)
+                end += len(part.draft.token_ids)
+            plan.query_starts.append(len(plan.token_ids))
+            plan.context_lengths.append(end)
+            plan.block_tables.append(table)
+
+    def add_groups(self, plan: StepPlan) -> None:
+        """The tables of the other layer groups, once all rows are there: in every group a row has the same places."""
+        size = self._kv.block_size
+        for kv in self._kv.others:
+            tables: list[Sequence[int]] = [kv.table(request_id) for request_id in plan.request_ids]
+            slots: list[int] = []
+            for row, (table, context) in enumerate(zip(tables, plan.context_lengths, strict=True)):
+                count = plan.query_starts[row + 1] - plan.query_starts[row]
+                slots.extend(table[p // size] * size + p % size for p in range(context - count, context))
+            plan.groups.append(GroupTables(slots, tables))

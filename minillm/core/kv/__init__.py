@@ -1,0 +1,1 @@
+"""What the KV cache can do beside tables and a pool: prefixes, eviction, swap, windows, holds, layer groups."""

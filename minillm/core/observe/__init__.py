@@ -1,0 +1,1 @@
+"""What a run did: the event log, metrics, checks of all structures."""

@@ -1,0 +1,1 @@
+"""Several outputs of one prompt: samples that part from each other, and beam search."""
