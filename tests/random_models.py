@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
-from minillm.loaders.weights import expected_shapes, source_name
 from minillm.models.hf_config import spec_from_hf_config
 from minillm.models.load import LoadedModel, load_model
+from minillm.models.weights import expected_shapes, source_name
 
 LLAMA: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],

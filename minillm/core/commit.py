@@ -14,7 +14,7 @@ from minillm.core.kv_manager import KVManager
 from minillm.core.lifecycle import Lifecycle
 from minillm.core.observe.trace import Trace
 from minillm.core.outputs.beams import BeamSearch
-from minillm.core.outputs.group import fork
+from minillm.core.outputs.fork import fork
 from minillm.core.plan import StepPlan, StepResult
 from minillm.core.policies.order import FirstComeOrder
 from minillm.core.request import Event, Request
@@ -72,8 +72,9 @@ class Committer:
             elif part.num_draws:
                 self._commit_token(request, result.token_ids[first_draw], now_s, events)
         for part in step.parts:  # once all beams of this step have made their offer
-            if part.request.group is not None and part.request.group.beams is not None:
-                self._advance(part.request.group.beams, now_s, events)
+            beams = None if part.request.group is None else part.request.group.beams
+            if isinstance(beams, BeamSearch):
+                self._advance(beams, now_s, events)
 
     def _commit_decodes(self, step: Step, result: StepResult, now_s: float, events: list[Event]) -> None:
         """One token for each plain decode. A token that ends nothing and has no text is done here, and quickly."""

@@ -11,14 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal, Protocol
 
 from minillm.core.kv.block_keys import ExtraKey
 from minillm.core.sampling import SamplingParams, stream
 from minillm.core.sampling.logprobs import TokenLogprobs
-
-if TYPE_CHECKING:
-    from minillm.core.outputs.group import Group
 
 FinishReason = Literal["stop", "length", "abort", "error"]
 
@@ -94,7 +91,7 @@ class Request:
     random_stream: int | None = field(init=False)  # of its seed; None if it draws greedily
     logprobs: list[TokenLogprobs] = field(default_factory=list)  # of each output token, if wanted or ranked by
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)  # of prompt token 1, 2, ..., if wanted
-    group: Group | None = None  # the outputs of the same prompt, if there are several
+    group: OutputGroup | None = None  # the outputs of the same prompt, if there are several
     grammar_state: Any = field(
         init=False, default=None
     )  # of ``params.grammar`` after the output: an immutable value, or None where it cannot follow
@@ -157,6 +154,41 @@ class Request:
     @property
     def is_finished(self) -> bool:
         return self.status is Status.FINISHED
+
+
+class Search(Protocol):
+    """What the core asks of a beam search (`minillm.core.outputs.beams`)."""
+
+    @property
+    def width(self) -> int: ...
+
+    @property
+    def have_parted(self) -> bool: ...
+
+    def offer(self, beam: Request, found: TokenLogprobs) -> None: ...
+
+
+class OutputGroup(Protocol):
+    """What the core asks of the outputs of one prompt (`minillm.core.outputs.group`)."""
+
+    has_forked: bool
+
+    @property
+    def members(self) -> list[Request]: ...
+
+    @property
+    def beams(self) -> Search | None: ...
+
+    @property
+    def num_joining(self) -> int: ...
+
+    @property
+    def num_bringing(self) -> int: ...
+
+    @property
+    def is_finished(self) -> bool: ...
+
+    def depends_on(self, member: Request) -> bool: ...
 
 
 @dataclass(slots=True)  # not frozen: one is made for each token, and freezing doubles the time that takes

@@ -18,12 +18,12 @@ from minillm.core.config import EngineConfig
 from minillm.core.kv.tables import Hit
 from minillm.core.kv_manager import KVManager
 from minillm.core.observe.trace import Trace
-from minillm.core.outputs.group import Group, together
+from minillm.core.outputs.group import together
 from minillm.core.plan import StepPlan
 from minillm.core.policies.batching import ContinuousPolicy, QueueView
 from minillm.core.policies.order import FirstComeOrder
 from minillm.core.policies.waiting import WaitingQueue
-from minillm.core.request import Request, Status
+from minillm.core.request import OutputGroup, Request, Status
 from minillm.core.step import Scheduled, Step
 from minillm.speculate.speculator import Speculator
 
@@ -68,7 +68,7 @@ class Scheduler:
         self._order = order
         self._trace = trace
         self._rows = RowWriter(config, kv, trace, vocab_size, speculator)
-        self._groups: list[Group] = []  # those not finished that have a member queued or running
+        self._groups: list[OutputGroup] = []  # those not finished that have a member queued or running
         self._speculator = speculator
         self._draft: _Draft | None = None  # the step being put together
         self._admitting: list[Request] = []  # who is looked at

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from minillm.loaders.tensors import Float32
-from minillm.loaders.weights import Weights
 from minillm.models.spec import ModelSpec
+from minillm.models.weights import Weights
 from minillm.ops.base import Array, AttentionSpec, Batch, Ops
 
 

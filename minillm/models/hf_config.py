@@ -10,7 +10,8 @@ import math
 from collections.abc import Mapping
 from typing import Any, cast
 
-from minillm.models.spec import MAX_LAYERS, Activation, ModelSpec, Rope, SpecError
+from minillm.models.spec import MAX_LAYERS, ModelSpec, Rope, SpecError
+from minillm.ops import Activation
 
 # Fields that do not change what the decoder computes: bookkeeping, training, text generation.
 # fmt: off

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from minillm.loaders.files import read_json
-from minillm.models.bpe import from_alphabet
+from minillm.models.byte_alphabet import from_alphabet
 from minillm.models.tokenizer_formats import UnsupportedTokenizer, read_ends
 
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")

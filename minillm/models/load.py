@@ -12,11 +12,11 @@ from minillm.loaders.files import LoadError, read_json
 from minillm.loaders.gguf import GGUFFile
 from minillm.loaders.quantized import check_quantization
 from minillm.loaders.safetensors import SafetensorsDirectory
-from minillm.loaders.weights import Weights
 from minillm.models.gguf_config import INTERLEAVED_ROPE, ROPE_DIVISORS_TENSOR, spec_from_gguf
 from minillm.models.hf_config import spec_from_hf_config
 from minillm.models.spec import ModelSpec, SpecError
 from minillm.models.tokenizer import Tokenizer, load_tokenizer
+from minillm.models.weights import Weights
 
 if TYPE_CHECKING:
     from minillm.models.chat_template import ChatTemplate

@@ -10,7 +10,8 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-Activation = Literal["silu", "gelu_tanh"]
+from minillm.ops import Activation
+
 MAX_LAYERS = 4096  # far above any model: a broken file must not make us build a billion layers
 
 

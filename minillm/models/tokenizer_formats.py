@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from minillm.loaders.files import read_json
-from minillm.models.bpe import from_alphabet
+from minillm.models.byte_alphabet import from_alphabet
 from minillm.models.pretokenize import Split, split_digits_then_gpt2, split_gpt2
 
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from minillm.core.sampling import SamplingParams
 from minillm.core.sampling.logprobs import TokenLogprobs
 from minillm.core.sampling.shaping import Transform
-from minillm.models.spec import Activation
+from minillm.ops import Activation
 from minillm.ops.paging import Reads
 from minillm.speculate.rejection import Proposal
 

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from minillm.models.spec import Activation
+from minillm.ops import Activation
 from minillm.ops.base import AttentionSpec, Batch
 from minillm.ops.numpy_rejection import draw_against
 from minillm.ops.numpy_sampling import distributions, logprobs, sample

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from minillm.models.spec import Activation
+from minillm.ops import Activation
 from minillm.ops.base import AttentionSpec, Batch
 from minillm.ops.paging import Group, Reads, visible_keys
 from minillm.ops.torch_rejection import draw_against

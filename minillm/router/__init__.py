@@ -2,7 +2,8 @@
 
 from minillm.router.policies import POLICIES, PolicyName, RoutingPolicy, make_policy
 from minillm.router.prefixes import HeardPrefixes, Prefixes, SentPrefixes
-from minillm.router.router import Incoming, Router, RouterError, Worker
+from minillm.router.router import Router, RouterError
+from minillm.router.worker import Incoming, Worker
 
 __all__ = [
     "POLICIES",

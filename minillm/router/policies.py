@@ -16,7 +16,7 @@ from typing import Literal, get_args
 
 from minillm.core.sampling import uniform
 from minillm.router.prefixes import Prefixes
-from minillm.router.router import Incoming, Worker
+from minillm.router.worker import Incoming, Worker
 
 PolicyName = Literal[
     "round_robin", "least_loaded", "power_of_two", "session_affinity", "consistent_hash", "prefix_aware"

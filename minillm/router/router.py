@@ -9,43 +9,14 @@ for loads of any size and for every policy. No clock and no random generator: eq
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-from minillm.core.kv.block_keys import MAX_TOKEN_ID, ExtraKey
-
-if TYPE_CHECKING:
-    from minillm.router.policies import RoutingPolicy
+from minillm.core.kv.block_keys import MAX_TOKEN_ID
+from minillm.router.policies import RoutingPolicy
+from minillm.router.worker import Incoming, Worker
 
 
 class RouterError(RuntimeError):
     """No worker can take the request, or the router was told something that cannot be."""
-
-
-@dataclass(frozen=True, slots=True)
-class Incoming:
-    """What a router looks at of a request."""
-
-    request_id: str
-    token_ids: Sequence[int]  # of the prompt
-    max_tokens: int
-    session: str | None = None  # requests of one session go on from each other
-    extras: tuple[ExtraKey, ...] = ()  # what else the K/V depends on, a salt included
-
-    @property
-    def num_tokens(self) -> int:
-        """What it adds to a worker's load: its prompt and the longest output, as if nothing were cached."""
-        return len(self.token_ids) + self.max_tokens
-
-
-@dataclass(slots=True)
-class Worker:
-    """One engine, as the router sees it."""
-
-    name: str
-    is_healthy: bool = True
-    load_tokens: int = 0  # of the requests that are there
-    requests: dict[str, int] = field(default_factory=dict)  # their tokens, by id, in order of arrival
 
 
 class Router:

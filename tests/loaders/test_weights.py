@@ -15,8 +15,8 @@ from random_models import random_model, write_model
 from safetensors.numpy import load_file, save_file
 
 from minillm.loaders.files import LoadError
-from minillm.loaders.weights import expected_shapes, source_name
 from minillm.models.load import load_model
+from minillm.models.weights import expected_shapes, source_name
 
 Tensors = dict[str, NDArray[Any]]
 INT8 = {

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from minillm.loaders.files import LoadError
-from minillm.models.bpe import byte_alphabet
+from minillm.models.byte_alphabet import byte_alphabet
 from minillm.models.load import LoadedModel
 
 ABSENT = object()

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import minillm
-from minillm.models.bpe import ByteLevelBPE, byte_alphabet
+from minillm.models.bpe import ByteLevelBPE
+from minillm.models.byte_alphabet import byte_alphabet
 from minillm.models.pretokenize import split_digits_then_gpt2, split_gpt2
 from minillm.models.tokenizer import LibraryTokenizer, UnsupportedTokenizer, load_tokenizer
 

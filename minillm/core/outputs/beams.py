@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from minillm.core.kv_manager import KVManager
-from minillm.core.outputs.group import fork
+from minillm.core.outputs.fork import fork
 from minillm.core.request import Request, Status
 from minillm.core.sampling.logprobs import TokenLogprobs
 from minillm.core.scheduler import Scheduler

@@ -9,14 +9,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from minillm.core.request import Request, Status
-
-if TYPE_CHECKING:
-    from minillm.core.kv_manager import KVManager
-    from minillm.core.outputs.beams import BeamSearch
-    from minillm.core.scheduler import Scheduler
+from minillm.core.request import Request, Search, Status
 
 
 @dataclass(slots=True, eq=False)
@@ -24,7 +18,7 @@ class Group:
     """The requests of one submission. Those that have not begun, or wait for a place in a beam, are ``PENDING``."""
 
     members: list[Request]
-    beams: BeamSearch | None = None
+    beams: Search | None = None
     has_forked: bool = False
 
     @property
@@ -79,15 +73,3 @@ def _merit(request: Request) -> float:
     if request.finish_reason not in ("stop", "length"):
         return -math.inf
     return request.cumulative_logprob / request.num_output
-
-
-def fork(parent: Request, child: Request, kv: KVManager, scheduler: Scheduler) -> None:
-    """Let ``child``, which is ``PENDING``, go on from all that ``parent``, which runs, knows."""
-    child.token_ids = parent.token_ids.copy()
-    child.logprobs = parent.logprobs.copy()
-    child.grammar_state, child.grammar_cut = parent.grammar_state, parent.grammar_cut
-    if child.admitted_s is None:
-        child.admitted_s, child.num_cached = parent.admitted_s, parent.num_cached
-    child.num_computed = parent.num_computed
-    kv.fork(parent, child)
-    scheduler.adopt(child)
