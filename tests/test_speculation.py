@@ -125,8 +125,8 @@ def test_whatever_shapes_the_output(shape: str) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_what_is_reported_is_what_the_engine_did(llms: Any, method: Any) -> None:
-    llm = llms["numpy"]
+def test_what_is_reported_is_what_the_engine_did(method: Any) -> None:
+    llm = LLM("tiny", backend="numpy", config=EngineConfig(record_trace=True))
     llm.restart(Speculate(method, draft_tokens=3))
     times = {event.time_s for event in llm.stream("of the people, by the people,", sampling("greedy", 40))}
     [one] = [llm.engine.metrics().requests[0]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from minillm.core.plan import StepPlan
+from minillm.core.plan import StepPlan, slots_of
 from minillm.core.sampling import SamplingParams
 
 _GREEDY = SamplingParams(temperature=0)
@@ -38,7 +38,6 @@ def plan_of(chunks: Sequence[Chunk], block_size: int, step: int = 0) -> StepPlan
         plan.request_ids.append(str(r))
         plan.token_ids += chunk.tokens[chunk.computed : end]
         plan.positions += positions
-        plan.slots += [chunk.blocks[p // block_size] * block_size + p % block_size for p in positions]
         plan.query_starts.append(len(plan.token_ids))
         plan.context_lengths.append(end)
         plan.block_tables.append(chunk.blocks[:needed])
@@ -46,4 +45,5 @@ def plan_of(chunks: Sequence[Chunk], block_size: int, step: int = 0) -> StepPlan
             plan.sample_tokens.append(len(plan.token_ids) - 1)
             plan.sampling.append(chunk.params)
             plan.uniforms.append(chunk.uniform)
+    plan.slots = slots_of(plan, plan.block_tables)
     return plan

@@ -1,16 +1,16 @@
-"""The rows of a step plan: who computes which tokens, writes to which slots and draws where.
+"""Writes a step plan, every column of it: plain decodes, chunks of prompts, drafts and trees alike.
 
-Who runs is settled when this is called; a row follows from its request alone.
+The scheduler has decided which request runs how many tokens; a row follows from its request alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from minillm.core.config import EngineConfig
 from minillm.core.kv_manager import KVManager
 from minillm.core.observe.trace import Trace
-from minillm.core.plan import GroupTables, StepPlan
+from minillm.core.plan import GroupTables, StepPlan, slots_of
 from minillm.core.request import Request
 from minillm.core.sampling import uniform_of
 from minillm.core.sampling.draws import add_draws
@@ -18,8 +18,8 @@ from minillm.core.step import Scheduled
 from minillm.speculate.speculator import Speculator
 
 
-class RowWriter:
-    """Fills the plans of one scheduler."""
+class PlanBuilder:
+    """Writes the plans of one scheduler."""
 
     def __init__(
         self, config: EngineConfig, kv: KVManager, trace: Trace, vocab_size: int, speculator: Speculator | None
@@ -30,12 +30,26 @@ class RowWriter:
         self._vocab_size = vocab_size
         self._speculator = speculator
 
-    def add_decodes(self, plan: StepPlan, decodes: Sequence[Request]) -> None:
-        """The columns that the plan's first rows lack: what follows from the request and its token's position."""
-        count = len(decodes)
+    def build(self, step: int, decodes: Sequence[Request], parts: Sequence[Scheduled]) -> StepPlan:
+        """The plan of a step: a row for each plain request that computes one token, then one for each part."""
+        plan = StepPlan(step, self._kv.block_size)
+        self._add_decodes(plan, decodes)
+        if parts:
+            self._add_parts(plan, parts)
+        plan.slots = slots_of(plan, plan.block_tables, len(decodes))
+        for kv in self._kv.others:  # in every layer group a row has the same places
+            tables: list[Sequence[int]] = [kv.table(request_id) for request_id in plan.request_ids]
+            plan.groups.append(GroupTables(slots_of(plan, tables, len(decodes)), tables))
+        return plan
+
+    def _add_decodes(self, plan: StepPlan, decodes: Sequence[Request]) -> None:
+        """Many rows at once, a column at a time: this is what every token of every answer goes through."""
+        count, tables = len(decodes), self._kv.block_tables
         plan.request_ids = [request.request_id for request in decodes]
+        plan.block_tables = [tables[request_id].blocks for request_id in plan.request_ids]
+        plan.context_lengths = [request.num_computed + request.num_in_flight for request in decodes]
+        plan.positions = [length - 1 for length in plan.context_lengths]
         plan.query_starts = list(range(count + 1))
-        plan.context_lengths = [position + 1 for position in plan.positions]
         plan.sample_tokens = list(range(count))
         plan.sampling = [request.params for request in decodes]
         plan.uniforms = [
@@ -61,9 +75,8 @@ class RowWriter:
             plan.drawn[len(plan.token_ids)] = request.last_draw
             plan.token_ids.append(0)
 
-    def add_parts(self, plan: StepPlan, parts: Iterable[Scheduled]) -> None:
+    def _add_parts(self, plan: StepPlan, parts: Sequence[Scheduled]) -> None:
         """The rows behind the decodes."""
-        size = self._kv.block_size
         for part in parts:
             request, start, end = part.request, part.start, part.start + part.num_tokens
             table = self._kv.table(request.request_id)
@@ -71,7 +84,6 @@ class RowWriter:
             plan.request_ids.append(request.request_id)
             plan.token_ids.extend(request.token_ids[start:end])
             plan.positions.extend(range(start, end))
-            plan.slots.extend(table[p // size] * size + p % size for p in range(start, end))
             # Logits of the last known token give the next one; a chunk that ends before it gives none.
             if not request.is_plain:
                 add_draws(plan, part, self._vocab_size)
@@ -83,19 +95,8 @@ class RowWriter:
                 plan.uniforms.append(0.0 if stream is None else uniform_of(stream, request.num_output))
                 request.last_draw = len(plan.sample_tokens) - 1
             if self._speculator is not None and part.draft.token_ids:
-                self._speculator.extend(plan, part, table)
+                self._speculator.extend(plan, part)
                 end += len(part.draft.token_ids)
             plan.query_starts.append(len(plan.token_ids))
             plan.context_lengths.append(end)
             plan.block_tables.append(table)
-
-    def add_groups(self, plan: StepPlan) -> None:
-        """The tables of the other layer groups, once all rows are there: in every group a row has the same places."""
-        size = self._kv.block_size
-        for kv in self._kv.others:
-            tables: list[Sequence[int]] = [kv.table(request_id) for request_id in plan.request_ids]
-            slots: list[int] = []
-            for row, (table, context) in enumerate(zip(tables, plan.context_lengths, strict=True)):
-                count = plan.query_starts[row + 1] - plan.query_starts[row]
-                slots.extend(table[p // size] * size + p % size for p in range(context - count, context))
-            plan.groups.append(GroupTables(slots, tables))

@@ -15,7 +15,7 @@ from minillm.core.lifecycle import Lifecycle
 from minillm.core.observe.trace import Trace
 from minillm.core.outputs.beams import BeamSearch
 from minillm.core.outputs.fork import fork
-from minillm.core.plan import StepPlan, StepResult
+from minillm.core.plan import StepPlan, StepResult, slots_at
 from minillm.core.policies.order import FirstComeOrder
 from minillm.core.request import Event, Request
 from minillm.core.sampling.logprobs import TokenLogprobs
@@ -79,16 +79,15 @@ class Committer:
     def _commit_decodes(self, step: Step, result: StepResult, now_s: float, events: list[Event]) -> None:
         """One token for each plain decode. A token that ends nothing and has no text is done here, and quickly."""
         size, detokenizers, looks = self._kv.block_size, self._lifecycle.detokenizers, self._looks_at_tokens
-        has_faults = bool(result.faults)
-        for draw, (request, epoch, token_id) in enumerate(
-            zip(step.decodes, step.epochs, result.token_ids, strict=False)
-        ):
+        faults: dict[Request, str] = {}
+        if result.faults:
+            faults = {step.decodes[draw]: why for draw, why in result.faults.items() if draw < len(step.decodes)}
+        for request, epoch, token_id in zip(step.decodes, step.epochs, result.token_ids, strict=False):
             if request.epoch != epoch:
                 self._drop_result(request, now_s, events)
                 continue
-            if has_faults and draw in result.faults:
-                fault = _fault(result, (draw,))
-                events.append(self._lifecycle.end(request, "error", now_s, error=fault))
+            if faults and request in faults:
+                events.append(self._lifecycle.end(request, "error", now_s, error=faults[request]))
                 continue
             request.num_in_flight -= 1
             request.num_computed += 1
@@ -209,8 +208,9 @@ class Committer:
         )
         request.chunk_sizes.append(len(committed.tokens))
         if part is not None and self._speculator is not None:
-            self._speculator.count(part, min(len(path), len(committed.tokens)))
-            self._keep_accepted(part, path[: len(committed.tokens) - 1])
+            num_kept = min(len(path), len(committed.tokens))  # the last of them has no K/V: nothing follows it
+            self._speculator.count(part, num_kept)
+            self._keep_accepted(part, path[: len(committed.tokens) - 1], num_kept)
         for i, (token, text) in enumerate(committed.tokens):
             self._order.on_token(request)
             events.append(Event(request_id, "token", now_s, token, text, logprobs=logprobs[i] if logprobs else None))
@@ -218,7 +218,7 @@ class Committer:
             text, error = committed.last_text, committed.error
             events.append(self._lifecycle.end(request, committed.finish_reason, now_s, text, error))
 
-    def _keep_accepted(self, part: Scheduled, path: Sequence[int]) -> None:
+    def _keep_accepted(self, part: Scheduled, path: Sequence[int], num_accepted: int) -> None:
         """Bring the K/V of the accepted ``path`` of a draft together, and give back the rest of its slots."""
         request, first, size = part.request, part.start + part.num_tokens, self._kv.block_size
         for token_id in request.token_ids[first:]:
@@ -229,12 +229,14 @@ class Committer:
         # A tree's tokens lie in the tree's order: those of a path that is not its first one have others between.
         places = [(first + node, first + i) for i, node in enumerate(path) if node != i]
         if places:
-            self._backend.copy_slots(
-                [(t[a // size] * size + a % size, t[b // size] * size + b % size) for t in tables for a, b in places]
-            )
+            sources, targets = zip(*places, strict=True)
+            for table in tables:
+                every = [table] * len(places)
+                pairs = zip(slots_at(every, sources, size), slots_at(every, targets, size), strict=True)
+                self._backend.copy_slots(list(pairs))
         self._kv.commit(request)
         self._kv.rewind(request, request.num_computed)
-        self._trace.emit("verify", request.request_id, tokens=len(path), computed=request.num_computed)
+        self._trace.emit("verify", request.request_id, tokens=num_accepted, computed=request.num_computed)
 
 
 def _fault(result: StepResult, draws: Sequence[int]) -> str:

@@ -257,9 +257,10 @@ class Engine:
                 break
             self.clock.advance_to(wake_s)
             self._launch()
-        self._is_idle = not self._flight and not self._lifecycle.outbox
         if self._flight:
+            self._is_idle = False
             return self._land()
+        self._is_idle = not self._lifecycle.outbox
         return self._lifecycle.take_events()
 
     def _launch(self) -> None:

@@ -4,7 +4,7 @@ A plan is flat: the tokens of all requests of a step lie in one list, as attenti
 Nothing in it is a tensor, so a plan can be printed, stored and compared.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -72,6 +72,26 @@ class StepPlan:
     groups: list[GroupTables] = field(default_factory=list)
     distributions: Collection[int] = ()  # draws whose distribution is wanted: those of a draft model
     wants_hidden: bool = False  # whether the hidden states that the draws were made from are wanted: by draft heads
+
+
+def slots_at(tables: Iterable[Sequence[int]], places: Iterable[int], block_size: int) -> list[int]:
+    """For each token the K/V slot at a place of its block table."""
+    return [table[p // block_size] * block_size + p % block_size for table, p in zip(tables, places, strict=False)]
+
+
+def slots_of(plan: StepPlan, block_tables: Sequence[Sequence[int]], num_single: int = 0) -> list[int]:
+    """``[T]``: where the plan's tokens write with these tables ``[R]``, each at the last places of its row's context.
+
+    The first ``num_single`` rows have one token each: a step of plain decodes takes no longer than it must.
+    """
+    if num_single == len(block_tables):
+        return slots_at(block_tables, plan.positions, plan.block_size)
+    tables, places = list(block_tables[:num_single]), plan.positions[:num_single]
+    for row in range(num_single, len(block_tables)):
+        count, end = plan.query_starts[row + 1] - plan.query_starts[row], plan.context_lengths[row]
+        tables += [block_tables[row]] * count
+        places += range(end - count, end)
+    return slots_at(tables, places, plan.block_size)
 
 
 @dataclass(slots=True)

@@ -13,13 +13,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from minillm.core.builder import RowWriter
+from minillm.core.builder import PlanBuilder
 from minillm.core.config import EngineConfig
 from minillm.core.kv.tables import Hit
 from minillm.core.kv_manager import KVManager
 from minillm.core.observe.trace import Trace
 from minillm.core.outputs.group import together
-from minillm.core.plan import StepPlan
 from minillm.core.policies.batching import ContinuousPolicy, QueueView
 from minillm.core.policies.order import FirstComeOrder
 from minillm.core.policies.waiting import WaitingQueue
@@ -33,13 +32,12 @@ SCORED_CHUNK = 256
 
 
 @dataclass(slots=True)
-class _Draft:
-    """A step while it is being put together."""
+class _Decisions:
+    """What is decided of a step while it is planned."""
 
-    plan: StepPlan  # so far with positions, slots and tables of the decodes
     budget: int  # tokens left
-    decodes: list[Request] = field(default_factory=list)
-    parts: dict[str, Scheduled] = field(default_factory=dict)  # by request id
+    decodes: list[Request] = field(default_factory=list)  # plain requests, one token each
+    parts: dict[str, Scheduled] = field(default_factory=dict)  # of the others, by request id
     preempted: list[Request] = field(default_factory=list)
 
 
@@ -67,10 +65,10 @@ class Scheduler:
         self._policy = policy
         self._order = order
         self._trace = trace
-        self._rows = RowWriter(config, kv, trace, vocab_size, speculator)
+        self._builder = PlanBuilder(config, kv, trace, vocab_size, speculator)
         self._groups: list[OutputGroup] = []  # those not finished that have a member queued or running
         self._speculator = speculator
-        self._draft: _Draft | None = None  # the step being put together
+        self._decisions: _Decisions | None = None  # the step being put together
         self._admitting: list[Request] = []  # who is looked at
 
     def add(self, request: Request) -> None:
@@ -117,29 +115,28 @@ class Scheduler:
     def schedule(self, step: int, now_s: float, more_to_come: bool) -> Step | None:
         """Plan one step, or None when nothing can run: an empty step is legal."""
         self._admitting = []
-        self._draft = draft = _Draft(StepPlan(step, self._kv.block_size), self._config.max_batch_tokens)
+        self._decisions = decided = _Decisions(self._config.max_batch_tokens)
         self._order.on_step(now_s, self.running)
-        self._schedule_others(self._schedule_decodes(draft), draft)
-        self._swap_in(draft)
-        self._admit_waiting(draft, now_s, more_to_come)
+        self._schedule_others(self._schedule_decodes(decided), decided)
+        self._swap_in(decided)
+        self._admit_waiting(decided, now_s, more_to_come)
         self._admitting = []
-        if not draft.decodes and not draft.parts:
+        if not decided.decodes and not decided.parts:
             return None
         if self._speculator is not None:
-            self._speculator.draft(draft.parts.values(), draft.budget)
-            draft.plan.wants_hidden = self._speculator.wants_hidden
-        self._rows.add_decodes(draft.plan, draft.decodes)
-        self._rows.add_parts(draft.plan, draft.parts.values())
-        if self._kv.others:
-            self._rows.add_groups(draft.plan)
-        epochs = [request.epoch for request in draft.decodes]
-        return Step(draft.plan, draft.decodes, epochs, list(draft.parts.values()), self._kv.take_copies())
+            self._speculator.draft(decided.parts.values(), decided.budget)
+        parts = list(decided.parts.values())
+        plan = self._builder.build(step, decided.decodes, parts)
+        if self._speculator is not None:
+            plan.wants_hidden = self._speculator.wants_hidden
+        epochs = [request.epoch for request in decided.decodes]
+        return Step(plan, decided.decodes, epochs, parts, self._kv.take_copies())
 
     def planning(self) -> list[Request]:
         """Who has a part in the step planned last, and who was looked at for admission: they fail if that raised."""
-        if self._draft is None:
+        if self._decisions is None:
             return []
-        return [*self._draft.decodes, *(part.request for part in self._draft.parts.values()), *self._admitting]
+        return [*self._decisions.decodes, *(part.request for part in self._decisions.parts.values()), *self._admitting]
 
     def take_back(self, step: Step) -> None:
         """A planned step that will not run, the last one planned: its requests are as they were before it."""
@@ -153,12 +150,12 @@ class Scheduler:
                 self._trace.emit("undo", request.request_id, tokens=num_tokens, computed=tokens)
         self._kv.return_copies(step.copies)
 
-    def _schedule_decodes(self, draft: _Draft) -> list[Request]:
+    def _schedule_decodes(self, decided: _Decisions) -> list[Request]:
         """A token for each plain request that needs one. Returns the others that run and have tokens to compute.
 
         The loop that every token of every answer goes through, so it looks up little, and that once.
         """
-        plan, size = draft.plan, self._kv.block_size
+        size, decodes = self._kv.block_size, decided.decodes
         tables, ref_counts = self._kv.block_tables, self._kv.pool.ref_counts
         running, drafts, others = Status.RUNNING, self._speculator is not None, []
         for request in self.running.copy():
@@ -173,20 +170,15 @@ class Scheduler:
             # Its token is a draw in flight. The last one is never computed, for nothing is drawn after it.
             if gap < 1 and (start + 1 >= request.max_total_tokens or request.abort_requested):
                 continue
-            offset = start % size
-            needs_room = offset == 0 or ref_counts[tables[request.request_id].blocks[-1]] > 1
-            if needs_room and not self._make_room(request, start + 1, draft):
+            needs_room = start % size == 0 or ref_counts[tables[request.request_id].blocks[-1]] > 1
+            if needs_room and not self._make_room(request, start + 1, decided):
                 continue
-            table = tables[request.request_id].blocks
             request.num_in_flight += 1
-            draft.decodes.append(request)
-            plan.positions.append(start)
-            plan.slots.append(table[-1] * size + offset)
-            plan.block_tables.append(table)
-        draft.budget = self._config.max_batch_tokens - len(draft.decodes)
+            decodes.append(request)
+        decided.budget = self._config.max_batch_tokens - len(decided.decodes)
         return others
 
-    def _schedule_others(self, others: list[Request], draft: _Draft) -> None:
+    def _schedule_others(self, others: list[Request], decided: _Decisions) -> None:
         """Decodes that are not plain, then prompts, in the order's order."""
         decodes: list[Request] = []
         prompts: list[Request] = []
@@ -198,23 +190,23 @@ class Scheduler:
             if request.status is not Status.RUNNING:  # preempted for an earlier one
                 continue
             start = request.num_computed + request.num_in_flight
-            num_tokens = self._chunk(request, request.num_known - start, draft.budget)
-            if num_tokens and self._make_room(request, start + num_tokens, draft):
-                self._take(request, num_tokens, draft)
+            num_tokens = self._chunk(request, request.num_known - start, decided.budget)
+            if num_tokens and self._make_room(request, start + num_tokens, decided):
+                self._take(request, num_tokens, decided)
 
-    def _make_room(self, request: Request, num_tokens: int, draft: _Draft) -> bool:
+    def _make_room(self, request: Request, num_tokens: int, decided: _Decisions) -> bool:
         """Reserve blocks for a running request, preempting whoever ranks last; False if that was the request."""
         while not self._kv.reserve(request, num_tokens):
             victim = max(self.running, key=self._order.standing)
-            self._preempt(victim, draft)
+            self._preempt(victim, decided)
             if request.status is not Status.RUNNING:
                 return False
         return True
 
-    def _swap_in(self, draft: _Draft) -> None:
+    def _swap_in(self, decided: _Decisions) -> None:
         """Bring back those whose K/V is on the host, as room allows, but not in a step that preempted."""
-        while (request := self.swapped.first()) is not None and not draft.preempted:
-            num_tokens = self._chunk(request, request.num_known - request.num_computed, draft.budget)
+        while (request := self.swapped.first()) is not None and not decided.preempted:
+            num_tokens = self._chunk(request, request.num_known - request.num_computed, decided.budget)
             if not num_tokens or not self._has_place(request, 1, 0) or not self._kv.swap_in(request):
                 return
             self.swapped.remove(request)
@@ -222,9 +214,9 @@ class Scheduler:
             self.running.append(request)
             self._policy.on_admit()
             self._kv.reserve(request, request.num_computed + num_tokens)  # swap_in made sure of the room
-            self._take(request, num_tokens, draft)
+            self._take(request, num_tokens, decided)
 
-    def _admit_waiting(self, draft: _Draft, now_s: float, more_to_come: bool) -> None:
+    def _admit_waiting(self, decided: _Decisions, now_s: float, more_to_come: bool) -> None:
         quota = self._policy.admissible(self._view(now_s, more_to_come))
         while quota > 0:
             request = self.waiting.first()
@@ -237,19 +229,19 @@ class Scheduler:
             self._admitting = together(request)
             hits = [(one, self._kv.lookup(one)) for one in self._admitting]
             if self._order.preempts:
-                self._give_way(request, hits, draft)
-            if not all(self._order.outranks(request, preempted) for preempted in draft.preempted):
+                self._give_way(request, hits, decided)
+            if not all(self._order.outranks(request, preempted) for preempted in decided.preempted):
                 return
             # The first in line waits for room rather than being overtaken.
-            if not self._fits(hits, draft.budget):
+            if not self._fits(hits, decided.budget):
                 return
             for one, hit in hits:  # all hits are held before anything is allocated
                 self._admit(one, hit, now_s)
             for one, _ in hits:
-                num_tokens = self._chunk(one, one.num_known - one.num_computed, draft.budget)
+                num_tokens = self._chunk(one, one.num_known - one.num_computed, decided.budget)
                 if num_tokens:
                     self._kv.reserve(one, one.num_computed + num_tokens)  # there is room for it
-                    self._take(one, num_tokens, draft)
+                    self._take(one, num_tokens, decided)
             quota -= len(hits)
 
     def _fits(self, hits: list[tuple[Request, Hit]], budget: int, places: int = 0, blocks: int = 0) -> bool:
@@ -260,20 +252,20 @@ class Scheduler:
         has_budget = self._chunk(first, first.num_known - hit.num_tokens, budget) > 0
         return has_budget and needed <= free + blocks and self._has_place(first, len(hits), places)
 
-    def _give_way(self, request: Request, hits: list[tuple[Request, Hit]], draft: _Draft) -> None:
+    def _give_way(self, request: Request, hits: list[tuple[Request, Hit]], decided: _Decisions) -> None:
         """Preempt running requests that ``request`` outranks, the last ones first, until it can be admitted.
 
         Nobody is preempted if that would not be enough.
         """
-        if self._fits(hits, draft.budget):
+        if self._fits(hits, decided.budget):
             return
         victims = sorted((r for r in self.running if self._order.outranks(request, r)), key=self._order.standing)
-        tokens = sum(self._tokens_given(r, draft) for r in victims)
+        tokens = sum(self._tokens_given(r, decided) for r in victims)
         blocks = sum(self._kv.num_held(r) for r in victims)  # at most: others may share them
-        if self._fits(hits, draft.budget + tokens, len(victims), blocks):
-            while victims and not self._fits(hits, draft.budget):
+        if self._fits(hits, decided.budget + tokens, len(victims), blocks):
+            while victims and not self._fits(hits, decided.budget):
                 if victims[-1].status is Status.RUNNING:  # not preempted with another
-                    self._preempt(victims[-1], draft)
+                    self._preempt(victims[-1], decided)
                 victims.pop()
 
     def _has_place(self, request: Request, count: int, given_back: int) -> bool:
@@ -308,32 +300,30 @@ class Scheduler:
                 gap = min(gap, SCORED_CHUNK)
         return min(gap, budget)
 
-    def _take(self, request: Request, num_tokens: int, draft: _Draft) -> None:
+    def _take(self, request: Request, num_tokens: int, decided: _Decisions) -> None:
         start = request.num_computed + request.num_in_flight
-        draft.parts[request.request_id] = Scheduled(request, start, num_tokens, request.epoch)
-        draft.budget -= num_tokens
+        decided.parts[request.request_id] = Scheduled(request, start, num_tokens, request.epoch)
+        decided.budget -= num_tokens
         request.num_in_flight += num_tokens
 
-    def _tokens_given(self, request: Request, draft: _Draft) -> int:
+    def _tokens_given(self, request: Request, decided: _Decisions) -> int:
         """Tokens of this step that a request was given so far."""
-        part = draft.parts.get(request.request_id)
-        return part.num_tokens if part is not None else int(request in draft.decodes)
+        part = decided.parts.get(request.request_id)
+        return part.num_tokens if part is not None else int(request in decided.decodes)
 
-    def _preempt(self, request: Request, draft: _Draft) -> None:
+    def _preempt(self, request: Request, decided: _Decisions) -> None:
         """Back to the queue, the request and those that cannot go on without it."""
         for one in together(request):
-            self._preempt_one(one, draft)
+            self._preempt_one(one, decided)
 
-    def _preempt_one(self, request: Request, draft: _Draft) -> None:
+    def _preempt_one(self, request: Request, decided: _Decisions) -> None:
         """What it was given of this step is undone; what was computed before is swapped out or lost."""
         self._trace.emit("preempt", request.request_id, computed=request.num_computed)
-        draft.budget += self._tokens_given(request, draft)
-        draft.parts.pop(request.request_id, None)
-        if request in draft.decodes:
-            row = draft.decodes.index(request)
-            for column in (draft.decodes, draft.plan.positions, draft.plan.slots, draft.plan.block_tables):
-                del column[row]
-        draft.preempted.append(request)
+        decided.budget += self._tokens_given(request, decided)
+        decided.parts.pop(request.request_id, None)
+        if request in decided.decodes:
+            decided.decodes.remove(request)
+        decided.preempted.append(request)
         self.running.remove(request)
         request.num_in_flight = 0
         request.epoch += 1

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from minillm.core.backend import Capacity
 from minillm.core.blocks import NULL_BLOCK
-from minillm.core.plan import StepPlan, StepResult
+from minillm.core.plan import StepPlan, StepResult, slots_of
 from minillm.core.sampling import uniform
 from minillm.core.sampling.draws import bans_all, transform_for
 from minillm.speculate.draft import NO_DRAFT, Ask, Draft
@@ -161,17 +161,17 @@ class ChainHeads(ABC):
         """One more token for the chain of each run. Returns the states, run by run."""
         plan = StepPlan(step=0, block_size=BLOCK_TOKENS)
         for run in runs:
-            count, first = len(run.token_ids), run.chain.context.block * BLOCK_TOKENS + run.place
+            count = len(run.token_ids)
             plan.request_ids.append(run.chain.ask.request.request_id)
             plan.token_ids.extend(run.token_ids)
             plan.positions.extend(range(run.position, run.position + count))
-            plan.slots.extend(range(first, first + count))
             plan.query_starts.append(len(plan.token_ids))
             plan.context_lengths.append(run.place + count)
             plan.block_tables.append([run.chain.context.block])
             plan.sample_tokens.append(len(plan.token_ids) - 1)
             if not add_draw(plan, run.chain.ask, run.chain.tokens, self._vocab_size):
                 run.chain.length = min(run.chain.length, len(run.chain.tokens))
+        plan.slots = slots_of(plan, plan.block_tables)
         result, states = self.model.run(plan, hidden, module)
         for draw, run in enumerate(runs):
             run.chain.tokens.append(result.token_ids[draw])

@@ -153,13 +153,12 @@ class Speculator:
             raise DraftError(f"{name} proposed {len(drafts)} drafts, it was asked for {len(asks)}")
         return drafts
 
-    def extend(self, plan: StepPlan, part: Scheduled, table: Sequence[int]) -> None:
+    def extend(self, plan: StepPlan, part: Scheduled) -> None:
         """Put a part's drafted tokens and their draws into the plan, behind the last known one and its draw."""
-        request, draft, size = part.request, part.draft, self._kv.block_size
+        request, draft = part.request, part.draft
         first = request.num_known
         plan.token_ids.extend(draft.token_ids)
         places = range(first, first + len(draft.token_ids))
-        plan.slots.extend(table[p // size] * size + p % size for p in places)
         if draft.parents is None:
             plan.positions.extend(places)
         else:

@@ -50,7 +50,7 @@ def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 def run(model: LoadedModel, name: str, **options: Any) -> Engine:
     """Freed and unwritten slots are NaN, and every structure is checked after every step."""
     groups = len(model.spec.layer_groups()) if options.get("free_behind_window", True) else 1
-    config = EngineConfig(**{"block_size": 3, "num_blocks": 60, "debug_checks": True, **options})
+    config = EngineConfig(**{"block_size": 3, "num_blocks": 60, "debug_checks": True, "record_trace": True, **options})
     config = replace(config, num_blocks=groups * (config.num_blocks or 0))
     engine = Engine(create_backend(model, name, dtype="float32", device="cpu", debug_poison=True), config)
     assert 1 + len(engine.capacity.other_windows) == groups

@@ -24,7 +24,7 @@ from minillm.core.observe.trace import Replay
 from minillm.core.plan import StepPlan, StepResult
 from minillm.core.request import Status
 from minillm.core.sampling import SamplingParams
-from minillm.core.scheduler import _Draft
+from minillm.core.scheduler import _Decisions
 from minillm.speculate.speculator import Speculation
 
 
@@ -411,7 +411,7 @@ def test_a_result_planned_before_a_preemption_is_dropped() -> None:
     step = engine.plan_step()
     assert step is not None
     result = model.run(step.plan)
-    engine.scheduler._preempt(request, _Draft(StepPlan(1, 1), 0))
+    engine.scheduler._preempt(request, _Decisions(0))
     assert engine.commit_step(step, result) == []
     assert (request.num_output, request.num_computed, request.num_in_flight) == (0, 0, 0)
     list(engine.run())

@@ -436,7 +436,7 @@ def test_i28_the_engine_yields_the_target_distribution_exactly(
 ) -> None:
     """Every combination of the random numbers of a run, each as often as any other: shares are probabilities."""
     numbers: dict[str, Sequence[float]] = {}
-    for name in ("rows.uniform_of", "draws.uniform"):
+    for name in ("builder.uniform_of", "sampling.draws.uniform"):
         monkeypatch.setattr(f"minillm.core.{name}", lambda seed, index: numbers["draw"][index])
     monkeypatch.setattr("minillm.speculate.speculator.coin", lambda seed, index: numbers["coin"][index])
     first, num_new = 0.01, draft_tokens + 1  # output 0 comes with the prompt, from a number that is always the same

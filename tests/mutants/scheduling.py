@@ -6,7 +6,7 @@ from mutation import Edit
 
 from minillm.core import engine as engine_module
 from minillm.core.blocks import BlockPool
-from minillm.core.builder import RowWriter
+from minillm.core.builder import PlanBuilder
 from minillm.core.commit import Committer
 from minillm.core.kv.block_keys import BlockKeys
 from minillm.core.kv.prefix import HashIndex
@@ -48,16 +48,15 @@ ENGINE_MUTANTS: dict[str, list[Edit]] = {
     "stale decode committed": [Edit(Committer, "_commit_decodes", "request.epoch != epoch", "False")],
     "stale chunk committed": [Edit(Committer, "commit", "request.epoch != part.epoch", "False")],
     "abort forgotten when the step lands": [Edit(Committer, "_drop_result", "request.abort_requested", "False")],
-    "victim keeps its part": [Edit(Scheduler, "_preempt_one", "draft.parts.pop(request.request_id, None)", "pass")],
-    "victim keeps its row": [Edit(Scheduler, "_preempt_one", "if request in draft.decodes", "if False")],
-    "victim leaves its slot": [Edit(Scheduler, "_preempt_one", "draft.plan.positions, draft.plan.slots,", "")],
+    "victim keeps its part": [Edit(Scheduler, "_preempt_one", "decided.parts.pop(request.request_id, None)", "pass")],
+    "victim keeps its row": [Edit(Scheduler, "_preempt_one", "if request in decided.decodes", "if False")],
     "swapped, it forgets what is computed": [
         Edit(Scheduler, "_preempt_one", "request.num_swaps += 1", "request.num_computed = 0")
     ],
     "swapped although the host is full": [
         Edit(Scheduler, "_preempt_one", "self._kv.swap_out(request)", "(self._kv.swap_out(request) or True)")
     ],
-    "swapped in by a step that preempted": [Edit(Scheduler, "_swap_in", "and not draft.preempted", "")],
+    "swapped in by a step that preempted": [Edit(Scheduler, "_swap_in", "and not decided.preempted", "")],
     "swapped in and not told": [Edit(Scheduler, "_swap_in", "self.swapped.remove(request)", "pass")],
     "admission while someone is swapped out": [
         Edit(Scheduler, "_admit_waiting", "if first_swapped is not None and not", "if False and not")
@@ -67,22 +66,24 @@ ENGINE_MUTANTS: dict[str, list[Edit]] = {
     "preempting itself, it runs all the same": [
         Edit(Scheduler, "_make_room", "return False", "return self._kv.admit(request, self._kv.lookup(request))")
     ],
-    "sampled within a prompt": [Edit(RowWriter, "add_parts", "end == request.num_known", "True")],
+    "sampled within a prompt": [Edit(PlanBuilder, "_add_parts", "end == request.num_known", "True")],
     "reads past the chunk": [
-        Edit(RowWriter, "add_parts", "lengths.append(end)", "lengths.append(max(end, request.num_known))")
+        Edit(PlanBuilder, "_add_parts", "lengths.append(end)", "lengths.append(max(end, request.num_known))")
     ],
-    "reads short of the decode": [Edit(RowWriter, "add_decodes", "[position + 1 for", "[position for")],
+    "reads short of the decode": [
+        Edit(PlanBuilder, "_add_decodes", "request.num_in_flight for request", "request.num_in_flight - 1 for request")
+    ],
     "a draw of the output before": [
-        Edit(RowWriter, "add_decodes", "context - request.num_prompt", "context - request.num_prompt - 1")
+        Edit(PlanBuilder, "_add_decodes", "context - request.num_prompt", "context - request.num_prompt - 1")
     ],
     "planned past the longest output": [
         Edit(Scheduler, "_schedule_decodes", "start + 1 >= request.max_total_tokens or ", "")
     ],
     "the last token fed twice": [
-        Edit(RowWriter, "_add_input", "plan.token_ids.append(0)", "plan.token_ids.append(request.token_ids[-1])"),
-        Edit(RowWriter, "_add_input", "plan.drawn[len(plan.token_ids)] = request.last_draw", "pass"),
+        Edit(PlanBuilder, "_add_input", "plan.token_ids.append(0)", "plan.token_ids.append(request.token_ids[-1])"),
+        Edit(PlanBuilder, "_add_input", "plan.drawn[len(plan.token_ids)] = request.last_draw", "pass"),
     ],
-    "another row's draw": [Edit(RowWriter, "_add_input", "request.last_draw", "0")],
+    "another row's draw": [Edit(PlanBuilder, "_add_input", "request.last_draw", "0")],
     "shaped by draws not known": [Edit(Scheduler, "_schedule_decodes", "or not request.is_plain", "")],
     "waiting for a draw, it leaves its place": [
         Edit(Scheduler, "_has_place", "len(self.running) - given_back", "len(self.running) // 2")
@@ -103,7 +104,7 @@ ENGINE_MUTANTS: dict[str, list[Edit]] = {
         Edit(Scheduler, "_has_place", "min(self._config.max_running", "1 + min(self._config.max_running")
     ],
     "decodes cost no budget": [
-        Edit(Scheduler, "_schedule_decodes", "max_batch_tokens - len(draft.decodes)", "max_batch_tokens")
+        Edit(Scheduler, "_schedule_decodes", "max_batch_tokens - len(decided.decodes)", "max_batch_tokens")
     ],
     "prompts before decodes": [Edit(Scheduler, "_schedule_others", "decodes + prompts", "prompts + decodes")],
     "a token computed once and counted twice": [

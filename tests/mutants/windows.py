@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mutation import Edit
 
-from minillm.core.builder import RowWriter
+from minillm.core.builder import PlanBuilder
 from minillm.core.commit import Committer
 from minillm.core.engine import Engine
 from minillm.core.kv import prefix, radix
@@ -38,12 +38,12 @@ WINDOW_MUTANTS: dict[str, list[Edit]] = {
 
 # Killed by workloads on a model with layer groups.
 GROUP_MUTANTS: dict[str, list[Edit]] = {
-    "another group's tables": [Edit(RowWriter, "add_groups", "[kv.table(", "[self._kv.table(")],
+    "another group's tables": [Edit(PlanBuilder, "build", "[kv.table(", "[self._kv.table(")],
     "another group's window": [
         Edit(Engine, "__init__", "= capacity.other_windows", '= (options["window"],) * len(capacity.other_windows)')
     ],
     "another group's slots": [
-        Edit(RowWriter, "add_groups", "GroupTables(slots, tables)", "GroupTables(plan.slots, tables)")
+        Edit(PlanBuilder, "build", "GroupTables(slots_of(plan, tables, len(decodes))", "GroupTables((plan.slots)")
     ],
     "a longer hit than all groups serve": [Edit(GroupedKV, "lookup", "if all(", "if any(")],
     "room for one group only": [Edit(GroupedKV, "_needed", "sum(", "max(")],
