@@ -50,7 +50,7 @@ class InstantModel:
         return self._capacity
 
     def run(self, plan: StepPlan) -> StepResult:
-        return StepResult([7] * len(plan.sample_tokens), 0.0)
+        return StepResult([7] * len(plan.logits_indices), 0.0)
 
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
         raise NotImplementedError("nothing is copied here")

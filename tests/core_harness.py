@@ -22,7 +22,7 @@ from minillm.core.clock import VirtualClock
 from minillm.core.config import EngineConfig
 from minillm.core.engine import Engine, Event
 from minillm.core.kv.block_keys import Hash, digest128
-from minillm.core.observe.trace import Replay
+from minillm.core.observe.replay import Replay
 from minillm.core.outputs.group import together
 from minillm.core.plan import StepPlan, StepResult
 from minillm.core.request import Request, RequestError, Status
@@ -101,19 +101,19 @@ def audit_plan(engine: Engine, plan: StepPlan, before: StepPlan | None) -> None:
     assert len(groups) == 1 + len(kv.others)
     assert len(plan.token_ids) <= config.max_batch_tokens, "I17: over the token budget"
     assert len(plan.request_ids) <= len(engine.scheduler.running) <= config.max_running_requests, "I17"
-    written = [slot for group in groups for slot in group.slots]
+    written = [slot for group in groups for slot in group.slot_mapping]
     assert len(set(written)) == len(written) == len(groups) * len(plan.token_ids), "I15: two tokens write one slot"
     assert min(plan.token_ids) >= 0
     for r, request_id in enumerate(plan.request_ids):
         request = engine.requests[request_id]
-        start, end = plan.query_starts[r], plan.query_starts[r + 1]
+        start, end = plan.query_start_loc[r], plan.query_start_loc[r + 1]
         assert end > start, "I18: scheduled with no token"
-        first = request.num_computed + request.num_in_flight - (end - start)  # this step is in flight, too
+        first = request.num_computed_tokens + request.num_in_flight - (end - start)  # this step is in flight, too
         runs_ahead = any(token in plan.drawn for token in range(start, end))
         known = end if runs_ahead else min(end, start + request.num_known - first)  # behind these, a draft
-        assert first >= request.num_computed
+        assert first >= request.num_computed_tokens
         assert plan.positions[start:known] == list(range(first, first + known - start))
-        assert plan.context_lengths[r] == first + end - start, "row 7: reads past what is written"
+        assert plan.seq_lens[r] == first + end - start, "row 7: reads past what is written"
         assert first + known - start < request.max_total_tokens, "computes what nothing is drawn after"
         for token, position in zip(range(start, known), plan.positions[start:known], strict=True):
             if token in plan.drawn:
@@ -122,8 +122,8 @@ def audit_plan(engine: Engine, plan: StepPlan, before: StepPlan | None) -> None:
             else:
                 assert plan.token_ids[token] == request.token_ids[position]
         for group in groups:
-            assert len(group.block_tables[r]) == -(-plan.context_lengths[r] // size), "I13: table length"
-        drawn = [t for draw, t in enumerate(plan.sample_tokens) if start <= t < known and draw not in plan.targets]
+            assert len(group.block_tables[r]) == -(-plan.seq_lens[r] // size), "I13: table length"
+        drawn = [t for draw, t in enumerate(plan.logits_indices) if start <= t < known and draw not in plan.targets]
         may_draw = first + known - start >= request.num_known
         group = request.group
         draws = 1 if group is None or group.beams is not None or group.has_forked else len(group.members)
@@ -132,7 +132,7 @@ def audit_plan(engine: Engine, plan: StepPlan, before: StepPlan | None) -> None:
         if known < end:
             audit_draft(plan, r, request, known)
         for group in groups:
-            for place, slot in enumerate(group.slots[start:end], start=first):
+            for place, slot in enumerate(group.slot_mapping[start:end], start=first):
                 block = slot // size
                 assert slot == group.block_tables[r][place // size] * size + place % size
                 assert block != 0, "the null block is written"
@@ -143,16 +143,18 @@ def audit_plan(engine: Engine, plan: StepPlan, before: StepPlan | None) -> None:
     for request in engine.scheduler.running:
         for one in (kv, *kv.others):
             for i, block in enumerate(one.table(request.request_id)):
-                assert block not in one.index or (i + 1) * size <= request.num_computed, "I12: a draft is indexed"
-        waits = request.num_known - request.num_computed == 1 and not request.num_in_flight
+                assert block not in one.index or (i + 1) * size <= request.num_computed_tokens, (
+                    "I12: a draft is indexed"
+                )
+        waits = request.num_known - request.num_computed_tokens == 1 and not request.num_in_flight
         assert not waits or request.request_id in admitted, f"I22: the decode of {request.request_id} is left out"
 
 
 def audit_reference(request_id: str, position: int, draw: int, before: StepPlan | None) -> None:
     """The input at ``position`` is draw ``draw`` of the step before: of this request, after the position before."""
     assert before is not None
-    token = before.sample_tokens[draw]
-    row = bisect_right(before.query_starts, token) - 1
+    token = before.logits_indices[draw]
+    row = bisect_right(before.query_start_loc, token) - 1
     assert before.request_ids[row] == request_id, "row 31: the draw of another request"
     assert before.positions[token] == position - 1, "row 31: another draw of this request"
 
@@ -161,11 +163,13 @@ def audit_state(engine: Engine, replay: Replay) -> None:
     """Between steps: structures agree with each other and with the replay; the index names written blocks only."""
     engine.check()
     for request in engine.requests.values():
-        at_rest = request.num_in_flight == 0 and (request.num_computed == 0) == (request.status is not Status.SWAPPED)
+        at_rest = request.num_in_flight == 0 and (request.num_computed_tokens == 0) == (
+            request.status is not Status.SWAPPED
+        )
         assert request.status is Status.RUNNING or at_rest or request.is_finished
     if engine.config.prefix_caching:
         for request in engine.scheduler.running:
-            full = request.num_computed // engine.config.block_size
+            full = request.num_computed_tokens // engine.config.block_size
             for one in (engine.kv, *engine.kv.others):
                 chain = one.block_tables[request.request_id].chain
                 assert chain is None or chain.length == full, "a full block is not indexed at once"
@@ -187,7 +191,9 @@ def audit_windows(engine: Engine) -> None:
     assert len(kv.others) == len(engine.capacity.other_windows)
     for one, its_window in zip((kv, *kv.others), (window, *engine.capacity.other_windows), strict=True):
         for request in engine.scheduler.running:
-            audit_window(one.table(request.request_id), request.num_computed, engine.config.block_size, its_window)
+            audit_window(
+                one.table(request.request_id), request.num_computed_tokens, engine.config.block_size, its_window
+            )
 
 
 def audit_window(table: Sequence[int], computed: int, size: int, window: int | None) -> None:
@@ -220,7 +226,7 @@ def audit_replay(engine: Engine, replay: Replay) -> None:
     assert not any(replay.computed.get(name) for name in replay.waiting)
     for name in [*replay.running, *replay.host_tables]:
         request = engine.requests[name]
-        assert replay.computed[name] == request.num_computed + request.num_in_flight
+        assert replay.computed[name] == request.num_computed_tokens + request.num_in_flight
     for request in requests:
         arrived = request.status not in (Status.PENDING, Status.FINISHED)
         assert replay.known.get(request.request_id) == (request.num_known if arrived else None)

@@ -9,8 +9,8 @@ from minillm.core.sampling import uniform
 
 def audit_draft(plan: StepPlan, row: int, request: Request, known: int) -> None:
     """The flat tokens from ``known`` on, to the end of the row, are a draft."""
-    end = plan.query_starts[row + 1]
-    assert known - plan.query_starts[row] == 1, "a draft behind tokens that are not computed"
+    end = plan.query_start_loc[row + 1]
+    assert known - plan.query_start_loc[row] == 1, "a draft behind tokens that are not computed"
     parents = plan.trees.get(row, range(-1, end - known - 1))
     assert len(parents) == end - known
     places = [request.num_known - 1]  # of the last known token, then of each drafted one, which may be its parent
@@ -20,8 +20,8 @@ def audit_draft(plan: StepPlan, row: int, request: Request, known: int) -> None:
     assert plan.positions[known - 1 : end] == places
     # The draw after the deepest one is a token of the output, too.
     assert max(places) + 2 <= request.max_total_tokens, "I30: more is drafted than can be output"
-    draws = [draw for draw, token in enumerate(plan.sample_tokens) if known - 1 <= token < end]
-    assert [plan.sample_tokens[draw] for draw in draws] == list(range(known - 1, end))
+    draws = [draw for draw, token in enumerate(plan.logits_indices) if known - 1 <= token < end]
+    assert [plan.logits_indices[draw] for draw in draws] == list(range(known - 1, end))
     sampled = request.params.temperature > 0
     numbers = [uniform(request.seed, place + 1 - request.num_prompt) if sampled else 0.0 for place in places]
     assert [plan.uniforms[draw] for draw in draws] == numbers, "a draw without the number of its output"

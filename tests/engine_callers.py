@@ -10,7 +10,7 @@ import random
 from core_harness import Job, Outcome, audit_outcome, audit_state, make_engine, random_case, random_job
 from random_choices import Draw, SeededDraw
 
-from minillm.core.observe.trace import Replay
+from minillm.core.observe.replay import Replay
 from minillm.core.request import RequestError
 
 

@@ -65,20 +65,20 @@ class HashHeads:
             return result, ()
         made = [_extend(state, token) for state, token in zip(states, plan.token_ids, strict=True)]
         slots = self._slots[module]
-        for i, slot in enumerate(plan.slots):
+        for i, slot in enumerate(plan.slot_mapping):
             slots[slot] = Entry(plan.positions[i], states[i], made[i])
-        for row, draw_token in enumerate(plan.sample_tokens):
+        for row, draw_token in enumerate(plan.logits_indices):
             self._read_back(plan, row, slots)
             self._draw(plan, row, made[draw_token], result)
         return result, made
 
     def _read_back(self, plan: StepPlan, row: int, slots: Sequence[Entry | None]) -> None:
         (block,) = plan.block_tables[row]
-        length = plan.context_lengths[row]
+        length = plan.seq_lens[row]
         assert 0 < length <= self._block_size, f"{length} tokens in a room of {self._block_size}"
         first = block * self._block_size
-        end = plan.query_starts[row + 1]
-        assert plan.slots[end - 1] == first + length - 1, "the newest token is not the last of its context"
+        end = plan.query_start_loc[row + 1]
+        assert plan.slot_mapping[end - 1] == first + length - 1, "the newest token is not the last of its context"
         before: Entry | None = None
         for entry in slots[first : first + length]:
             assert entry is not None, "a slot is read that was never written"

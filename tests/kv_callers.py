@@ -17,7 +17,8 @@ from minillm.backends.plans import Chunk, plan_of
 from minillm.core.kv.block_keys import ExtraKey, digest128
 from minillm.core.kv.events import BlockEvent, PrefixReplica
 from minillm.core.kv_manager import KVManager
-from minillm.core.observe.trace import Replay, Trace
+from minillm.core.observe.replay import Replay
+from minillm.core.observe.trace import Trace
 from minillm.core.request import Request
 
 Content = tuple[tuple[int, ...], frozenset[tuple[str, str, int]]]  # a prefix's tokens and extra keys
@@ -98,16 +99,16 @@ class Callers:
         fits = -(-len(tokens) // self.size) - len(hit.blocks) <= self.kv.pool.num_free - revived
         assert self.kv.admit(request, hit) == fits
         if fits:
-            request.num_computed = hit.num_tokens
+            request.num_computed_tokens = hit.num_tokens
             self.running[request.request_id] = request
 
     def step(self, draw: Draw) -> None:
         """Some requests run up to three tokens each; of those that were given blocks, some are given up."""
         planned: list[tuple[Request, int]] = []
         for request in draw.some(sorted(self.running.values(), key=lambda r: r.request_id), 1):
-            if request.num_computed == request.num_known:
+            if request.num_computed_tokens == request.num_known:
                 request.token_ids.append(draw.integer(0, 1))
-            end = request.num_computed + draw.integer(1, min(3, request.num_known - request.num_computed))
+            end = request.num_computed_tokens + draw.integer(1, min(3, request.num_known - request.num_computed_tokens))
             if self.reserve(request, end):
                 planned.append((request, end))
         if planned and draw.integer(0, 3) == 0:
@@ -121,9 +122,9 @@ class Callers:
     def reserve(self, request: Request, num_tokens: int) -> bool:
         """Checks that the blocks taken are those missing and, where a block is shared, one for its copy."""
         table, pool = list(self.kv.table(request.request_id)), self.kv.pool
-        partly = request.num_computed % self.size
+        partly = request.num_computed_tokens % self.size
         others = [t for r, t in self.kv.tables.items() if r != request.request_id]
-        shared = bool(partly) and any(table[request.num_computed // self.size] in t for t in others)
+        shared = bool(partly) and any(table[request.num_computed_tokens // self.size] in t for t in others)
         needed = max(0, -(-num_tokens // self.size) - len(table)) + shared
         free = pool.num_free
         done = self.kv.reserve(request, num_tokens)
@@ -142,14 +143,14 @@ class Callers:
         pool, chunks = self.kv.pool, []
         for request, end in planned:
             table = self.kv.table(request.request_id)
-            for position in range(request.num_computed, end):
+            for position in range(request.num_computed_tokens, end):
                 assert pool.ref_counts[table[position // self.size]] == 1, "I16: a shared block is written"
                 assert table[position // self.size] not in self.kv.index, "I16: an indexed block is written"
-            chunks.append(Chunk(request.token_ids, table, request.num_computed, end))
+            chunks.append(Chunk(request.token_ids, table, request.num_computed_tokens, end))
         result = self.model.run(plan_of(chunks, self.size))
         for (request, end), token_id in zip(planned, result.token_ids, strict=True):
             assert token_id == self.model.next_id(request.token_ids[:end], GREEDY, 0.0), "a wrong prefix was read"
-            first, request.num_computed = request.num_computed // self.size, end
+            first, request.num_computed_tokens = request.num_computed_tokens // self.size, end
             table = self.kv.table(request.request_id)
             for i in range(first, end // self.size):
                 self.computed[table[i], pool.epochs[table[i]]] = self.content(request, i)
@@ -171,26 +172,26 @@ class Callers:
         self.fork_of(self.pick(draw), draw)
 
     def fork_of(self, parent: Request, draw: Draw) -> None:
-        if not parent.num_computed:
+        if not parent.num_computed_tokens:
             return
         tokens = [draw.integer(0, 1) for _ in range(draw.integer(1, 2))]
-        child = make_request(self.new_id(), parent.token_ids[: parent.num_computed] + tokens, parent.extra_keys)
-        child.num_computed = parent.num_computed
+        child = make_request(self.new_id(), parent.token_ids[: parent.num_computed_tokens] + tokens, parent.extra_keys)
+        child.num_computed_tokens = parent.num_computed_tokens
         free = self.kv.pool.num_free
         self.kv.fork(parent, child)
         assert self.kv.pool.num_free == free, "a fork takes no block"
         shared = self.kv.table(child.request_id)
         assert shared == self.kv.table(parent.request_id)[: len(shared)]
-        assert len(shared) == -(-child.num_computed // self.size), "I13: the length of a table"
+        assert len(shared) == -(-child.num_computed_tokens // self.size), "I13: the length of a table"
         self.running[child.request_id] = child
 
     def look_ahead(self, draw: Draw) -> None:
         """Room for drafts, all of which are rejected; a fork meanwhile has none of it."""
         request = self.pick(draw)
-        if self.reserve(request, request.num_computed + draw.integer(1, 7)):
+        if self.reserve(request, request.num_computed_tokens + draw.integer(1, 7)):
             if draw.choice([True, False]):
                 self.fork_of(request, draw)
-            self.kv.rewind(request, request.num_computed)
+            self.kv.rewind(request, request.num_computed_tokens)
 
     def swap_out(self, draw: Draw) -> None:
         self.swap_out_of(self.pick(draw))
@@ -198,8 +199,8 @@ class Callers:
     def swap_out_of(self, request: Request) -> None:
         """Checks that what is full and on the host already is not stored again."""
         kv, table, free = self.kv, list(self.kv.table(request.request_id)), self.kv.host.num_free
-        covering = table[: -(-request.num_computed // self.size)]
-        num_full = request.num_computed // self.size - covering.count(0)
+        covering = table[: -(-request.num_computed_tokens // self.size)]
+        num_full = request.num_computed_tokens // self.size - covering.count(0)
         contents = [(block, kv.pool.epochs[block]) for block in covering if block]
         held = {host for hosts in self.host_tables().values() for host in hosts}
         there = {content for host, content in self.twins.items() if host in held}
@@ -221,8 +222,8 @@ class Callers:
         request = self.swapped[draw.choice(sorted(self.swapped))]
         kv, pool, free = self.kv, self.kv.pool, self.kv.pool.num_free
         hosts = self.host_tables()[request.request_id]
-        gone = -(-request.num_computed // self.size) - len(hosts)
-        num_full = request.num_computed // self.size - gone
+        gone = -(-request.num_computed_tokens // self.size) - len(hosts)
+        num_full = request.num_computed_tokens // self.size - gone
         stay = [
             block
             for block, epoch in (self.twins[host] for host in hosts[:num_full])
@@ -235,7 +236,7 @@ class Callers:
             assert free == pool.num_free
             return
         table = kv.table(request.request_id)
-        assert len(table) == -(-request.num_computed // self.size), "I13: the length of a table"
+        assert len(table) == -(-request.num_computed_tokens // self.size), "I13: the length of a table"
         assert [block for block in table if block in stay] == stay
         assert not any(table[:gone])
         for i, (host, block) in enumerate(zip(hosts[:num_full], table[gone:], strict=False), start=gone):

@@ -35,7 +35,7 @@ def test_log_probabilities_are_those_of_the_models_logits(llm: LLM) -> None:
     [one] = llm.generate(PROMPT, greedy(logprobs=2, prompt_logprobs=1, repetition_penalty=1.5))
     ids = llm.encode(PROMPT) + one.token_ids
     plan = plan_of([Chunk(ids, list(range(1, 6)))], llm.engine.config.block_size)
-    plan.sample_tokens = list(range(len(ids)))
+    plan.logits_indices = list(range(len(ids)))
     plan.sampling, plan.uniforms = [SamplingParams(temperature=0)] * len(ids), [0.0] * len(ids)
     rows: Any = log_softmax(llm.backend.logits(plan))  # type: ignore[attr-defined]
     assert one.logprobs is not None

@@ -18,16 +18,16 @@ from minillm.models.load import load_model
 PACKAGE = Path(__file__).parents[1] / "minillm"
 
 
-class Path_(NamedTuple):
+class TracedPath(NamedTuple):
     """Files by their path below ``minillm``."""
 
     lines: dict[str, int]  # of the whole file
     executed: dict[str, int]  # of these, that ran
-    switches: int  # how often a decode step went from one file to another
+    switches: int  # calls of a decode step into another file than the call before it
 
 
 def traced(run: Callable[[], object]) -> tuple[dict[str, set[int]], int]:
-    """Lines that ran, by file, and how often a call or a return led from one file to another."""
+    """Lines that ran, by file, and how often a call led to another file than the call before."""
     ran: dict[str, set[int]] = {}
     switches, last = 0, ""
     prefix = f"{PACKAGE}/"
@@ -38,7 +38,7 @@ def traced(run: Callable[[], object]) -> tuple[dict[str, set[int]], int]:
         if not name.startswith(prefix):
             return None
         ran.setdefault(name[len(prefix) :], set()).add(frame.f_lineno)
-        if name != last:
+        if event == "call" and name != last:
             switches, last = switches + 1, name
         return trace
 
@@ -51,7 +51,7 @@ def traced(run: Callable[[], object]) -> tuple[dict[str, set[int]], int]:
     return ran, switches
 
 
-def plain_request() -> Path_:
+def plain_request() -> TracedPath:
     """Admitted, read in two chunks, twenty decodes, finished; on NumPy, with everything by default."""
     engine = Engine(create_backend(load_model(BUNDLED / "tiny"), "numpy"), EngineConfig(chunk_size=16, num_blocks=9))
     prompt = [(7 * i) % 1000 + 20 for i in range(32)]
@@ -66,7 +66,7 @@ def plain_request() -> Path_:
         engine.step()
     _, switches = traced(engine.step)
     lines = {name: len((PACKAGE / name).read_text(encoding="utf-8").splitlines()) for name in ran}
-    return Path_(lines, {name: len(found) for name, found in ran.items()}, switches)
+    return TracedPath(lines, {name: len(found) for name, found in ran.items()}, switches)
 
 
 if __name__ == "__main__":

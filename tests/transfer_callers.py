@@ -19,7 +19,7 @@ from random_choices import Draw, SeededDraw
 from minillm.core.config import EngineConfig
 from minillm.core.engine import Engine
 from minillm.core.kv.block_keys import ExtraKey, digest128
-from minillm.core.observe.trace import Replay
+from minillm.core.observe.replay import Replay
 from minillm.core.request import Request
 from minillm.core.sampling import SamplingParams
 from minillm.transfer import Ask, DeviceStore, Done, Fetch, Importer, Intake, Prefix, Source

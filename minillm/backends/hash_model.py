@@ -108,7 +108,7 @@ class HashModel:
         if len(self._prefixes) > self._compact_at:
             self.compact()
         rows = len(plan.request_ids)
-        bounds = [(plan.query_starts[r], plan.query_starts[r + 1]) for r in range(rows)]
+        bounds = [(plan.query_start_loc[r], plan.query_start_loc[r + 1]) for r in range(rows)]
         # As in attention, every row's K/V is written before any row is read.
         nodes = [node for r in range(rows) for node in self._write(plan, r, *bounds[r])]
         for r in range(rows):
@@ -116,7 +116,7 @@ class HashModel:
             for group, (table, window) in enumerate(zip(tables, (self._window, *self._other_windows), strict=False)):
                 self._read_back(plan, r, nodes[bounds[r][0] : bounds[r][1]], table, window, group)
         result = StepResult([], 0.0)
-        draws = zip(plan.sample_tokens, plan.sampling, plan.uniforms, strict=True)
+        draws = zip(plan.logits_indices, plan.sampling, plan.uniforms, strict=True)
         for draw, (token, params, uniform) in enumerate(draws):
             logits = self._logits(self._prefixes[nodes[token]].digest)
             transform, proposal = plan.transforms.get(draw), plan.proposals.get(draw)
@@ -131,7 +131,7 @@ class HashModel:
                 chances = dict(distribution(logits, params, transform))
                 result.distributions[draw] = [chances.get(i, 0.0) for i in range(self._vocab_size)]
         if plan.wants_hidden:  # a token's is its prefix
-            result.hidden = [self._prefixes[nodes[token]] for token in plan.sample_tokens]
+            result.hidden = [self._prefixes[nodes[token]] for token in plan.logits_indices]
         result.elapsed_s = time.perf_counter() - started
         return result
 
@@ -199,7 +199,7 @@ class HashModel:
                     f"step {plan.step}: {plan.request_ids[row]} puts a token of its tree at position "
                     f"{plan.positions[i]} after {self._prefixes[node].length - 1} others"
                 )
-            for group, slots in enumerate([plan.slots, *(tables.slots for tables in plan.groups)]):
+            for group, slots in enumerate([plan.slot_mapping, *(tables.slot_mapping for tables in plan.groups)]):
                 self._slots[slots[i]] = node + group * _GROUP
             nodes.append(node)
         return nodes
@@ -211,15 +211,15 @@ class HashModel:
         parents = plan.trees.get(row, ())
         for i, node in enumerate(nodes[len(nodes) - len(parents) :]):
             # A branch's own tokens; what lies before the tree is read once, below.
-            place = plan.context_lengths[row] - len(parents) + i
+            place = plan.seq_lens[row] - len(parents) + i
             if self._slot(plan, row, place, table, group) != node:
                 raise WrongReadError(
                     f"step {plan.step}: {plan.request_ids[row]} reads token {i} of its tree from place {place} and "
                     f"finds another"
                 )
         node = nodes[len(nodes) - len(parents) - 1]
-        first = 0 if window is None else max(0, plan.positions[plan.query_starts[row]] - window + 1)
-        for position in range(plan.context_lengths[row] - len(parents) - 1, first - 1, -1):
+        first = 0 if window is None else max(0, plan.positions[plan.query_start_loc[row]] - window + 1)
+        for position in range(plan.seq_lens[row] - len(parents) - 1, first - 1, -1):
             found = self._slot(plan, row, position, table, group)
             prefix = self._prefixes[node]
             if found != node or prefix.length != position + 1:

@@ -63,7 +63,7 @@ class NumericHeads:
         elif self._modules:
             batch = target.batch_of(plan, self._num_slots)
             normed, states = self._modules[module].forward(states, batch, self._caches[module])
-            target.draw(ops.take_rows(normed, batch.sample_tokens), plan, result)
+            target.draw(ops.take_rows(normed, batch.logits_indices), plan, result)
             if self.kind == "eagle":
                 states = normed
         else:

@@ -18,8 +18,8 @@ class StepArrays:
 
     token_ids: Ints
     positions: Ints
-    slots: Ints
-    sample_tokens: Ints
+    slot_mapping: Ints
+    logits_indices: Ints
 
 
 def step_arrays(plan: StepPlan, *, vocab_size: int, num_slots: int, max_model_len: int) -> StepArrays:
@@ -31,17 +31,17 @@ def step_arrays(plan: StepPlan, *, vocab_size: int, num_slots: int, max_model_le
     arrays = StepArrays(
         np.asarray(plan.token_ids, dtype=np.int64),
         np.asarray(plan.positions, dtype=np.int64),
-        np.asarray(plan.slots, dtype=np.int64),
-        np.asarray(plan.sample_tokens, dtype=np.int64),
+        np.asarray(plan.slot_mapping, dtype=np.int64),
+        np.asarray(plan.logits_indices, dtype=np.int64),
     )
-    num_tokens = plan.query_starts[-1]
-    limits = {"token_ids": vocab_size, "positions": max_model_len, "slots": num_slots}
+    num_tokens = plan.query_start_loc[-1]
+    limits = {"token_ids": vocab_size, "positions": max_model_len, "slot_mapping": num_slots}
     for name, limit in limits.items():
         values: Ints = getattr(arrays, name)
         if len(values) != num_tokens:
             raise ValueError(f"step {plan.step}: {len(values)} {name} for {num_tokens} tokens")
         _check_range(plan.step, name, values, limit)
-    _check_range(plan.step, "sample_tokens", arrays.sample_tokens, num_tokens)
+    _check_range(plan.step, "logits_indices", arrays.logits_indices, num_tokens)
     return arrays
 
 

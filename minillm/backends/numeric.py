@@ -223,15 +223,15 @@ class NumericBackend(ABC):
 
         It writes the same K/V to the same slots, so that nothing changes by it.
         """
-        sampled = np.asarray(plan.sample_tokens)
-        rows = np.searchsorted(plan.query_starts, sampled[list(draws)], side="right") - 1
+        sampled = np.asarray(plan.logits_indices)
+        rows = np.searchsorted(plan.query_start_loc, sampled[list(draws)], side="right") - 1
         found: dict[int, str] = {}
 
         def look(where: str, hidden: Array) -> None:
             broken: NDArray[Any] = ~np.all(np.isfinite(self._host(hidden)), axis=1)
-            tokens = np.arange(len(broken)) if len(broken) == plan.query_starts[-1] else sampled
+            tokens = np.arange(len(broken)) if len(broken) == plan.query_start_loc[-1] else sampled
             for draw, row in zip(draws, rows, strict=True):
-                own = (plan.query_starts[row] <= tokens) & (tokens < plan.query_starts[row + 1]) & broken
+                own = (plan.query_start_loc[row] <= tokens) & (tokens < plan.query_start_loc[row + 1]) & broken
                 if draw not in found and own.any():
                     token = tokens[own][0]
                     found[draw] = f"{where}, of token {plan.token_ids[token]} at position {plan.positions[token]}"
@@ -266,21 +266,21 @@ class NumericBackend(ABC):
         return self._decoder
 
     def _forward(self, plan: StepPlan) -> Array:
-        """``[S, V]``, the logits of the plan's ``sample_tokens``."""
+        """``[S, V]``, the logits of the plan's ``logits_indices``."""
         return self.decoder.logits(self._hidden_states(plan))
 
     def _hidden_states(self, plan: StepPlan, look: Look | None = None) -> Array:
-        """``[S, hidden]`` of the plan's ``sample_tokens``, from which their draws are made."""
+        """``[S, hidden]`` of the plan's ``logits_indices``, from which their draws are made."""
         decoder = self.decoder
         if len(plan.groups) != len(self._groups) - 1:
             raise ValueError(
                 f"step {plan.step}: tables of {1 + len(plan.groups)} layer groups, the K/V is in {len(self._groups)}"
             )
         batch = self.batch_of(plan, self._num_slots)
-        parts = [plan, *(replace(plan, slots=g.slots, block_tables=g.block_tables) for g in plan.groups)]
+        parts = [plan, *(replace(plan, slot_mapping=g.slot_mapping, block_tables=g.block_tables) for g in plan.groups)]
         if self._poison:
             for part in parts:
-                self._poison_slots(stale_slots(np.asarray(part.slots, dtype=np.int64), self._block_size))
+                self._poison_slots(stale_slots(np.asarray(part.slot_mapping, dtype=np.int64), self._block_size))
         if len(parts) == 1:
             return decoder.hidden_states(batch, self._caches, look=look)
         batches = [batch, *(self._other_batch(batch, part) for part in parts[1:])]
@@ -297,7 +297,9 @@ class NumericBackend(ABC):
         arrays = step_arrays(
             plan, vocab_size=self.spec.vocab_size, num_slots=self._num_slots, max_model_len=self._max_model_len
         )
-        return replace(batch, slots=self.array(arrays.slots), reads=self._reads(reads_of(plan, self._num_slots)))
+        return replace(
+            batch, slot_mapping=self.array(arrays.slot_mapping), reads=self._reads(reads_of(plan, self._num_slots))
+        )
 
     def batch_of(self, plan: StepPlan, num_slots: int) -> Batch:
         """The plan's columns as arrays of this library. Padding of gathered keys reads slot ``num_slots``."""
@@ -307,11 +309,11 @@ class NumericBackend(ABC):
         turn = angles(self._frequencies, arrays.positions)[:, None, :]
         return Batch(
             token_ids=self.array(arrays.token_ids),
-            slots=self.array(arrays.slots),
+            slot_mapping=self.array(arrays.slot_mapping),
             cos=self.vector(np.cos(turn)),
             sin=self.vector(np.sin(turn)),
             reads=self._reads(reads_of(plan, num_slots)),
-            sample_tokens=self.array(arrays.sample_tokens),
+            logits_indices=self.array(arrays.logits_indices),
         )
 
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:

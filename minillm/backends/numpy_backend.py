@@ -48,7 +48,7 @@ class NumpyBackend(NumericBackend):
         return self._dtype.itemsize
 
     def logits(self, plan: StepPlan) -> Array:
-        """``[S, V]`` of the plan's ``sample_tokens``: ``run`` without the sampling."""
+        """``[S, V]`` of the plan's ``logits_indices``: ``run`` without the sampling."""
         logits: Array = self._forward(plan)
         return logits
 

@@ -38,12 +38,12 @@ def plan_of(chunks: Sequence[Chunk], block_size: int, step: int = 0) -> StepPlan
         plan.request_ids.append(str(r))
         plan.token_ids += chunk.tokens[chunk.computed : end]
         plan.positions += positions
-        plan.query_starts.append(len(plan.token_ids))
-        plan.context_lengths.append(end)
+        plan.query_start_loc.append(len(plan.token_ids))
+        plan.seq_lens.append(end)
         plan.block_tables.append(chunk.blocks[:needed])
         if chunk.params is not None:
-            plan.sample_tokens.append(len(plan.token_ids) - 1)
+            plan.logits_indices.append(len(plan.token_ids) - 1)
             plan.sampling.append(chunk.params)
             plan.uniforms.append(chunk.uniform)
-    plan.slots = slots_of(plan, plan.block_tables)
+    plan.slot_mapping = slots_of(plan, plan.block_tables)
     return plan

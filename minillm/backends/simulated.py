@@ -41,7 +41,7 @@ class Weightless:
         )
 
     def run(self, plan: StepPlan) -> StepResult:
-        return StepResult([0] * len(plan.sample_tokens), 0.0)
+        return StepResult([0] * len(plan.logits_indices), 0.0)
 
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
         pass

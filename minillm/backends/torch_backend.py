@@ -56,7 +56,7 @@ class TorchBackend(NumericBackend):
             return super().run(plan)
 
     def logits(self, plan: StepPlan) -> Float32:
-        """``[S, V]`` of the plan's ``sample_tokens`` as NumPy: ``run`` without the sampling."""
+        """``[S, V]`` of the plan's ``logits_indices`` as NumPy: ``run`` without the sampling."""
         with torch.inference_mode():
             logits: Float32 = self._forward(plan).to(torch.promote_types(self.dtype, torch.float32)).cpu().numpy()
         return logits

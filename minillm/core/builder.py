@@ -36,7 +36,7 @@ class PlanBuilder:
         self._add_decodes(plan, decodes)
         if parts:
             self._add_parts(plan, parts)
-        plan.slots = slots_of(plan, plan.block_tables, len(decodes))
+        plan.slot_mapping = slots_of(plan, plan.block_tables, len(decodes))
         for kv in self._kv.others:  # in every layer group a row has the same places
             tables: list[Sequence[int]] = [kv.table(request_id) for request_id in plan.request_ids]
             plan.groups.append(GroupTables(slots_of(plan, tables, len(decodes)), tables))
@@ -47,14 +47,14 @@ class PlanBuilder:
         count, tables = len(decodes), self._kv.block_tables
         plan.request_ids = [request.request_id for request in decodes]
         plan.block_tables = [tables[request_id].blocks for request_id in plan.request_ids]
-        plan.context_lengths = [request.num_computed + request.num_in_flight for request in decodes]
-        plan.positions = [length - 1 for length in plan.context_lengths]
-        plan.query_starts = list(range(count + 1))
-        plan.sample_tokens = list(range(count))
+        plan.seq_lens = [request.num_computed_tokens + request.num_in_flight for request in decodes]
+        plan.positions = [length - 1 for length in plan.seq_lens]
+        plan.query_start_loc = list(range(count + 1))
+        plan.logits_indices = list(range(count))
         plan.sampling = [request.params for request in decodes]
         plan.uniforms = [
             0.0 if request.random_stream is None else uniform_of(request.random_stream, context - request.num_prompt)
-            for request, context in zip(decodes, plan.context_lengths, strict=True)
+            for request, context in zip(decodes, plan.seq_lens, strict=True)
         ]
         if self._config.overlap:
             for row, (request, position) in enumerate(zip(decodes, plan.positions, strict=True)):
@@ -78,9 +78,9 @@ class PlanBuilder:
     def _add_parts(self, plan: StepPlan, parts: Sequence[Scheduled]) -> None:
         """The rows behind the decodes."""
         for part in parts:
-            request, start, end = part.request, part.start, part.start + part.num_tokens
+            request, start, end = part.request, part.start, part.start + part.num_scheduled_tokens
             table = self._kv.table(request.request_id)
-            self._trace.emit("schedule", request.request_id, tokens=part.num_tokens, computed=start)
+            self._trace.emit("schedule", request.request_id, tokens=part.num_scheduled_tokens, computed=start)
             plan.request_ids.append(request.request_id)
             plan.token_ids.extend(request.token_ids[start:end])
             plan.positions.extend(range(start, end))
@@ -89,14 +89,14 @@ class PlanBuilder:
                 add_draws(plan, part, self._vocab_size)
             elif end == request.num_known:
                 part.num_draws = 1
-                plan.sample_tokens.append(len(plan.token_ids) - 1)
+                plan.logits_indices.append(len(plan.token_ids) - 1)
                 plan.sampling.append(request.params)
                 stream = request.random_stream
                 plan.uniforms.append(0.0 if stream is None else uniform_of(stream, request.num_output))
-                request.last_draw = len(plan.sample_tokens) - 1
+                request.last_draw = len(plan.logits_indices) - 1
             if self._speculator is not None and part.draft.token_ids:
                 self._speculator.extend(plan, part)
                 end += len(part.draft.token_ids)
-            plan.query_starts.append(len(plan.token_ids))
-            plan.context_lengths.append(end)
+            plan.query_start_loc.append(len(plan.token_ids))
+            plan.seq_lens.append(end)
             plan.block_tables.append(table)

@@ -62,8 +62,8 @@ class Committer:
             if fault:
                 events.append(self._lifecycle.end(request, "error", now_s, error=fault))
                 continue
-            request.num_in_flight -= part.num_tokens + len(part.draft.token_ids)
-            request.num_computed = part.start + part.num_tokens
+            request.num_in_flight -= part.num_scheduled_tokens + len(part.draft.token_ids)
+            request.num_computed_tokens = part.start + part.num_scheduled_tokens
             self._kv.commit(request)
             if self._speculator is not None:
                 self._speculator.land(part, step.plan, result, first_draw)
@@ -90,8 +90,8 @@ class Committer:
                 events.append(self._lifecycle.end(request, "error", now_s, error=faults[request]))
                 continue
             request.num_in_flight -= 1
-            request.num_computed += 1
-            if request.num_computed % size == 0:
+            request.num_computed_tokens += 1
+            if request.num_computed_tokens % size == 0:
                 self._kv.commit(request)
             known = request.token_ids
             if looks or detokenizers or token_id in request.stop_ids or len(known) + 1 >= request.max_total_tokens:
@@ -220,11 +220,11 @@ class Committer:
 
     def _keep_accepted(self, part: Scheduled, path: Sequence[int], num_accepted: int) -> None:
         """Bring the K/V of the accepted ``path`` of a draft together, and give back the rest of its slots."""
-        request, first, size = part.request, part.start + part.num_tokens, self._kv.block_size
+        request, first, size = part.request, part.start + part.num_scheduled_tokens, self._kv.block_size
         for token_id in request.token_ids[first:]:
             self._trace.emit("token", request.request_id, token_id=token_id)
         # All but the newest token went through the model, in this step or before.
-        request.num_computed = request.num_known - 1
+        request.num_computed_tokens = request.num_known - 1
         tables = [kv.table(request.request_id) for kv in (self._kv, *self._kv.others)]
         # A tree's tokens lie in the tree's order: those of a path that is not its first one have others between.
         places = [(first + node, first + i) for i, node in enumerate(path) if node != i]
@@ -235,8 +235,8 @@ class Committer:
                 pairs = zip(slots_at(every, sources, size), slots_at(every, targets, size), strict=True)
                 self._backend.copy_slots(list(pairs))
         self._kv.commit(request)
-        self._kv.rewind(request, request.num_computed)
-        self._trace.emit("verify", request.request_id, tokens=num_accepted, computed=request.num_computed)
+        self._kv.rewind(request, request.num_computed_tokens)
+        self._trace.emit("verify", request.request_id, tokens=num_accepted, computed=request.num_computed_tokens)
 
 
 def _fault(result: StepResult, draws: Sequence[int]) -> str:

@@ -88,6 +88,11 @@ class EngineConfig:
                 raise ValueError(f"{name} is {getattr(self, name)!r}: use True or False")
 
     @property
+    def sheds_load(self) -> bool:
+        """Whether a request may be refused because others wait."""
+        return self.shed_late or self.max_waiting_requests is not None or self.max_waiting_tokens is not None
+
+    @property
     def span_tokens(self) -> int | None:
         """Most tokens of one request that are computed at once, over all steps in flight; None: all it has."""
         if not self.chunked_prefill:

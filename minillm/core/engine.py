@@ -123,7 +123,7 @@ class Engine:
             capacity.num_blocks, config.block_size, **options
         )
         self.step_times = StepTimes()
-        self._load = LoadShedder(config, self.step_times)
+        self._load = LoadShedder(config, self.step_times) if config.sheds_load else None
         self.order = make_order(config, self.step_times)
         self.speculator = None if speculation is None else Speculator(speculation, self.kv, self.trace, capacity)
         self.scheduler = Scheduler(
@@ -206,7 +206,8 @@ class Engine:
             )
             for sample, name in enumerate(names)
         ]
-        check_budget(requests[0])
+        if params.grammar is not None:
+            check_budget(requests[0])
         if len(requests) > 1 or params.beam_width:
             group = Group(requests, BeamSearch(requests) if params.beam_width else None)
             for request in requests:
@@ -367,18 +368,19 @@ class Engine:
             raise
         if step is not None:
             self._num_planned += 1
-        self._shed(newcomers, now_s)
+        if self._load is not None:
+            self._shed(self._load, newcomers, now_s)
         return step
 
-    def _shed(self, newcomers: Sequence[Request], now_s: float) -> None:
+    def _shed(self, load: LoadShedder, newcomers: Sequence[Request], now_s: float) -> None:
         """End the newcomers that would wait in a queue that is too long. Who was admitted at once never waited."""
         waiting = self.scheduler.waiting
-        self._load.observe(now_s, self.scheduler.num_admitted_tokens, waiting.num_requests)
+        load.observe(now_s, self.scheduler.num_admitted_tokens, waiting.num_requests)
         stayed = [request for request in newcomers if request.status is Status.WAITING]
         if not stayed:
             return
-        unread = sum(request.num_known - request.num_computed for request in self.scheduler.running)
-        for request, why in self._load.refused(stayed, waiting.num_requests, waiting.num_tokens, unread):
+        unread = sum(request.num_known - request.num_computed_tokens for request in self.scheduler.running)
+        for request, why in load.refused(stayed, waiting.num_requests, waiting.num_tokens, unread):
             self._lifecycle.outbox.append(self._lifecycle.end(request, "error", now_s, error=why))
 
     def commit_step(self, step: Step, result: StepResult) -> list[Event]:
@@ -444,7 +446,7 @@ class Engine:
         )
 
     def _check_result(self, step: Step, result: StepResult) -> None:
-        wanted = len(step.plan.sample_tokens)
+        wanted = len(step.plan.logits_indices)
         if len(result.token_ids) != wanted:
             raise EngineError(f"step {step.plan.step} wants {wanted} tokens, got {len(result.token_ids)}")
         if wanted and not 0 <= min(result.token_ids) <= max(result.token_ids) < self.capacity.vocab_size:

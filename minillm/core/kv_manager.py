@@ -123,17 +123,17 @@ class KVManager:
         held = hit.blocks[hit.num_gone :] if hit.num_gone else hit.blocks
         return self._free_for(request, hit.num_tokens, held)
 
-    def _free_for(self, request: Request, num_computed: int, found: Sequence[int]) -> int:
-        """Free blocks that a table takes which begins with ``num_computed`` tokens and the blocks ``found``."""
+    def _free_for(self, request: Request, num_computed_tokens: int, found: Sequence[int]) -> int:
+        """Free blocks that a table takes which begins with ``num_computed_tokens`` tokens and the blocks ``found``."""
         ref_counts = self.pool.ref_counts
         revived = sum(ref_counts[block] == 0 for block in found)
-        return KVManager.most_blocks(self, num_computed, request.num_known) - len(found) + revived
+        return KVManager.most_blocks(self, num_computed_tokens, request.num_known) - len(found) + revived
 
-    def most_blocks(self, num_computed: int, num_tokens: int) -> int:
-        """Most blocks that a request holds at once on its way from ``num_computed`` tokens to ``num_tokens``."""
+    def most_blocks(self, num_computed_tokens: int, num_tokens: int) -> int:
+        """Most blocks that a request holds at once on its way from ``num_computed_tokens`` tokens to ``num_tokens``."""
         if self.window is None:
             return self.blocks_for(num_tokens)
-        return self.window.most_blocks(num_computed, num_tokens)
+        return self.window.most_blocks(num_computed_tokens, num_tokens)
 
     def num_held(self, request: Request) -> int:
         """Blocks in a running request's table."""
@@ -167,20 +167,23 @@ class KVManager:
     def fork(self, parent: Request, child: Request) -> None:
         """Start the child's table with the blocks of all the parent's computed tokens; nothing is copied yet.
 
-        The child's known tokens begin with these, and its ``num_computed`` is set to the parent's before.
+        The child's known tokens begin with these, and its ``num_computed_tokens`` is set to the parent's before.
         """
-        if child.num_computed != parent.num_computed or child.request_id in self._tables:
+        if child.num_computed_tokens != parent.num_computed_tokens or child.request_id in self._tables:
             raise PoolError(
-                f"{child.request_id} with {child.num_computed} computed tokens cannot fork from {parent.request_id} "
-                f"with {parent.num_computed}: they must be equal, and the child without a table"
+                f"{child.request_id} with {child.num_computed_tokens} computed tokens cannot fork from "
+                f"{parent.request_id} with {parent.num_computed_tokens}: they must be equal, and the child without a "
+                "table"
             )
         table = self._tables[parent.request_id]
-        shared = table.blocks[: self.blocks_for(parent.num_computed)]  # what lies behind is for tokens in flight
+        shared = table.blocks[: self.blocks_for(parent.num_computed_tokens)]  # what lies behind is for tokens in flight
         for block in shared[table.num_gone :]:
             self.pool.touch(block)
         keys = table.keys and table.keys.forked(child.token_ids, table.chain.length if table.chain else 0)
         self._tables[child.request_id] = Table(shared, table.chain, keys, table.num_gone)
-        self._trace.emit("fork", child.request_id, shared, child.num_known, child.num_computed, note=parent.request_id)
+        self._trace.emit(
+            "fork", child.request_id, shared, child.num_known, child.num_computed_tokens, note=parent.request_id
+        )
 
     def reserve(self, request: Request, num_tokens: int) -> bool:
         """Make the table cover ``num_tokens`` tokens, writable behind those computed or in flight; all or none.
@@ -198,14 +201,14 @@ class KVManager:
         """Blocks that a table lacks behind its end, and whether a copy is due of the one that is written next."""
         table = self._tables[request.request_id].blocks
         missing = max(0, -(-num_tokens // self.block_size) - len(table))
-        written = (request.num_computed + request.num_in_flight) // self.block_size
+        written = (request.num_computed_tokens + request.num_in_flight) // self.block_size
         return missing, written < len(table) and self.pool.ref_counts[table[written]] > 1
 
     def _fill(self, request: Request, missing: int, is_shared: bool) -> None:
         owner = self._tables[request.request_id]
         table = owner.blocks
         if is_shared:
-            written = (request.num_computed + request.num_in_flight) // self.block_size
+            written = (request.num_computed_tokens + request.num_in_flight) // self.block_size
             source, [target] = table[written], self._allocate(request.request_id, 1)
             # A new list: plans in flight go on reading the old one.
             owner.blocks = table = [*table[:written], target, *table[written + 1 :]]
@@ -265,7 +268,7 @@ class KVManager:
     def _leave_behind(self, request: Request, table: Table, window: Window) -> None:
         # None of the tokens computed is computed again: a rejected draft was never among them, a plan in flight
         # computes later ones, and after a preemption without swapping a new table begins.
-        first, end = table.num_gone, window.num_gone(request.num_computed)
+        first, end = table.num_gone, window.num_gone(request.num_computed_tokens)
         if end <= first:
             return
         left = table.blocks[first:end]
@@ -276,7 +279,7 @@ class KVManager:
         self._trace.emit("leave", request.request_id, left)
 
     def _index(self, request: Request, table: Table) -> None:
-        num_full = request.num_computed // self.block_size
+        num_full = request.num_computed_tokens // self.block_size
         chain, keys = table.chain, table.keys
         if chain is None or keys is None or chain.length >= num_full:
             return
@@ -360,7 +363,7 @@ class KVManager:
     def swap_out(self, request: Request) -> bool:
         """Move the K/V of the computed tokens to the host and give the table back.
 
-        False, and nothing done, where the host has no room. ``num_computed`` stays as it is. The copies are
+        False, and nothing done, where the host has no room. ``num_computed_tokens`` stays as it is. The copies are
         due before the next step, like all of ``take_copies``.
         """
         stored = self._store(request)
@@ -374,8 +377,8 @@ class KVManager:
         if self.window is not None:
             self._leave_behind(request, table, self.window)
         epochs, gone = self.pool.epochs, table.num_gone
-        contents = [Content(b, epochs[b]) for b in table.blocks[gone : self.blocks_for(request.num_computed)]]
-        return self.host.store(contents, request.num_computed // self.block_size - gone)
+        contents = [Content(b, epochs[b]) for b in table.blocks[gone : self.blocks_for(request.num_computed_tokens)]]
+        return self.host.store(contents, request.num_computed_tokens // self.block_size - gone)
 
     def _leave(self, request: Request, hosts: list[int], copies: list[tuple[int, int]]) -> None:
         """Give the table up for the stored blocks."""
@@ -383,8 +386,10 @@ class KVManager:
         for source, target in copies:
             self._copies.add(source, target)
         kept = Table([], table.chain, table.keys, table.num_gone)
-        self._swapped[request.request_id] = SwappedTable(hosts, kept, request.num_computed)
-        self._trace.emit("swap_out", request.request_id, hosts, len(copies) * self.block_size, request.num_computed)
+        self._swapped[request.request_id] = SwappedTable(hosts, kept, request.num_computed_tokens)
+        self._trace.emit(
+            "swap_out", request.request_id, hosts, len(copies) * self.block_size, request.num_computed_tokens
+        )
         self._drop(request.request_id, self._tables.pop(request.request_id), 0)
 
     def swap_in(self, request: Request) -> bool:

@@ -171,4 +171,4 @@ class Lifecycle:
         group = request.group
         if group is None or not group.has_forked:
             return []
-        return [m for m in group.members if m.status is Status.RUNNING and m.num_computed == m.num_known]
+        return [m for m in group.members if m.status is Status.RUNNING and m.num_computed_tokens == m.num_known]

@@ -18,7 +18,7 @@ from minillm.speculate.rejection import Proposal, Row
 class GroupTables:
     """Where one layer group's K/V of a step's tokens is, as in the plan it belongs to."""
 
-    slots: list[int]  # [T]
+    slot_mapping: list[int]  # [T]
     block_tables: list[Sequence[int]]  # [R]
 
 
@@ -26,7 +26,7 @@ class GroupTables:
 class StepPlan:
     """One step of the engine for ``R`` requests, ``T`` tokens and ``S`` draws in all.
 
-    Request ``r`` owns the flat tokens ``query_starts[r]:query_starts[r + 1]``. They lie at consecutive places of
+    Request ``r`` owns the flat tokens ``query_start_loc[r]:query_start_loc[r + 1]``. They lie at consecutive places of
     its block table; the first place is the number of its tokens whose K/V is already in the cache. A token's
     position in its sequence is its place, but for the tokens of a tree.
 
@@ -42,7 +42,7 @@ class StepPlan:
     in their place, and nothing may be read there.
 
     Nothing in a plan changes once it is made, except that a table may have grown by the time it is read, or have
-    left more behind: ``context_lengths`` says how much of it is the request's in this step.
+    left more behind: ``seq_lens`` says how much of it is the request's in this step.
     """
 
     step: int
@@ -50,11 +50,11 @@ class StepPlan:
     request_ids: list[str] = field(default_factory=list)  # [R]
     token_ids: list[int] = field(default_factory=list)  # [T]
     positions: list[int] = field(default_factory=list)  # [T], position in its sequence
-    slots: list[int] = field(default_factory=list)  # [T], block * block_size + offset to write K/V to
-    query_starts: list[int] = field(default_factory=lambda: [0])  # [R + 1]
-    context_lengths: list[int] = field(default_factory=list)  # [R], K/V entries to read, this step's included
+    slot_mapping: list[int] = field(default_factory=list)  # [T], block * block_size + offset to write K/V to
+    query_start_loc: list[int] = field(default_factory=lambda: [0])  # [R + 1]
+    seq_lens: list[int] = field(default_factory=list)  # [R], K/V entries to read, this step's included
     block_tables: list[Sequence[int]] = field(default_factory=list)  # [R], each covers its context at least
-    sample_tokens: list[int] = field(default_factory=list)  # [S], flat tokens whose logits give a draw, rising
+    logits_indices: list[int] = field(default_factory=list)  # [S], flat tokens whose logits give a draw, rising
     sampling: list[SamplingParams] = field(default_factory=list)  # [S]
     uniforms: list[float] = field(default_factory=list)  # [S], f(seed, output index) in [0, 1)
     transforms: dict[int, Transform] = field(default_factory=dict)  # by draw: what else shapes its logits
@@ -88,7 +88,7 @@ def slots_of(plan: StepPlan, block_tables: Sequence[Sequence[int]], num_single: 
         return slots_at(block_tables, plan.positions, plan.block_size)
     tables, places = list(block_tables[:num_single]), plan.positions[:num_single]
     for row in range(num_single, len(block_tables)):
-        count, end = plan.query_starts[row + 1] - plan.query_starts[row], plan.context_lengths[row]
+        count, end = plan.query_start_loc[row + 1] - plan.query_start_loc[row], plan.seq_lens[row]
         tables += [block_tables[row]] * count
         places += range(end - count, end)
     return slots_at(tables, places, plan.block_size)
@@ -96,7 +96,7 @@ def slots_of(plan: StepPlan, block_tables: Sequence[Sequence[int]], num_single: 
 
 @dataclass(slots=True)
 class StepResult:
-    """What a backend returns: one drawn id for each of the plan's ``sample_tokens``, in that order."""
+    """What a backend returns: one drawn id for each of the plan's ``logits_indices``, in that order."""
 
     token_ids: list[int]  # [S]
     elapsed_s: float

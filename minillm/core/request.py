@@ -76,7 +76,7 @@ class Request:
 
     token_ids: list[int] = field(init=False)  # known: the prompt, then the output
     num_prompt: int = field(init=False)
-    num_computed: int = 0  # tokens whose K/V is in the cache
+    num_computed_tokens: int = 0  # tokens whose K/V is in the cache
     num_in_flight: int = 0  # tokens of steps planned and not yet committed
     last_draw: int = -1  # which draw is its own in the step planned last that draws for it
     epoch: int = 0  # rises when it is preempted, aborted or ends: results planned before are stale

@@ -93,7 +93,7 @@ class Scheduler:
     def retire(self, request: Request) -> None:
         """Take a running request out for now: it has nothing computed, and may be forked again."""
         self._take_out(request, Status.PENDING)
-        request.num_computed = 0
+        request.num_computed_tokens = 0
         self._trace.emit("retire", request.request_id)
 
     def _take_out(self, request: Request, status: Status) -> None:
@@ -141,11 +141,11 @@ class Scheduler:
     def take_back(self, step: Step) -> None:
         """A planned step that will not run, the last one planned: its requests are as they were before it."""
         shares = [(r, epoch, 1) for r, epoch in zip(step.decodes, step.epochs, strict=True)]
-        shares += [(p.request, p.epoch, p.num_tokens + len(p.draft.token_ids)) for p in step.parts]
+        shares += [(p.request, p.epoch, p.num_scheduled_tokens + len(p.draft.token_ids)) for p in step.parts]
         for request, epoch, num_tokens in shares:
             if request.epoch == epoch:
                 request.num_in_flight -= num_tokens
-                tokens = request.num_computed + request.num_in_flight
+                tokens = request.num_computed_tokens + request.num_in_flight
                 self._kv.rewind(request, tokens)
                 self._trace.emit("undo", request.request_id, tokens=num_tokens, computed=tokens)
         self._kv.return_copies(step.copies)
@@ -161,7 +161,7 @@ class Scheduler:
         for request in self.running.copy():
             if request.status is not running:  # preempted for an earlier one
                 continue
-            start = request.num_computed + request.num_in_flight
+            start = request.num_computed_tokens + request.num_in_flight
             gap = len(request.token_ids) - start
             if gap > 1 or not request.is_plain or drafts:
                 if gap > 0:  # else what it does next depends on its draw, which is not known yet
@@ -183,13 +183,13 @@ class Scheduler:
         decodes: list[Request] = []
         prompts: list[Request] = []
         for request in others:
-            start = request.num_computed + request.num_in_flight
+            start = request.num_computed_tokens + request.num_in_flight
             (decodes if request.num_known - start == 1 else prompts).append(request)
         prompts.sort(key=self._order.standing)
         for request in decodes + prompts:
             if request.status is not Status.RUNNING:  # preempted for an earlier one
                 continue
-            start = request.num_computed + request.num_in_flight
+            start = request.num_computed_tokens + request.num_in_flight
             num_tokens = self._chunk(request, request.num_known - start, decided.budget)
             if num_tokens and self._make_room(request, start + num_tokens, decided):
                 self._take(request, num_tokens, decided)
@@ -206,14 +206,14 @@ class Scheduler:
     def _swap_in(self, decided: _Decisions) -> None:
         """Bring back those whose K/V is on the host, as room allows, but not in a step that preempted."""
         while (request := self.swapped.first()) is not None and not decided.preempted:
-            num_tokens = self._chunk(request, request.num_known - request.num_computed, decided.budget)
+            num_tokens = self._chunk(request, request.num_known - request.num_computed_tokens, decided.budget)
             if not num_tokens or not self._has_place(request, 1, 0) or not self._kv.swap_in(request):
                 return
             self.swapped.remove(request)
             request.status = Status.RUNNING
             self.running.append(request)
             self._policy.on_admit()
-            self._kv.reserve(request, request.num_computed + num_tokens)  # swap_in made sure of the room
+            self._kv.reserve(request, request.num_computed_tokens + num_tokens)  # swap_in made sure of the room
             self._take(request, num_tokens, decided)
 
     def _admit_waiting(self, decided: _Decisions, now_s: float, more_to_come: bool) -> None:
@@ -226,7 +226,7 @@ class Scheduler:
             if first_swapped is not None and not self._order.outranks(request, first_swapped):
                 return
             # The hits come before the budget: tokens found in the cache cost none of it.
-            self._admitting = together(request)
+            self._admitting = [request] if request.group is None else together(request)
             hits = [(one, self._kv.lookup(one)) for one in self._admitting]
             if self._order.preempts:
                 self._give_way(request, hits, decided)
@@ -238,9 +238,9 @@ class Scheduler:
             for one, hit in hits:  # all hits are held before anything is allocated
                 self._admit(one, hit, now_s)
             for one, _ in hits:
-                num_tokens = self._chunk(one, one.num_known - one.num_computed, decided.budget)
+                num_tokens = self._chunk(one, one.num_known - one.num_computed_tokens, decided.budget)
                 if num_tokens:
-                    self._kv.reserve(one, one.num_computed + num_tokens)  # there is room for it
+                    self._kv.reserve(one, one.num_computed_tokens + num_tokens)  # there is room for it
                     self._take(one, num_tokens, decided)
             quota -= len(hits)
 
@@ -280,7 +280,7 @@ class Scheduler:
         self.num_admitted_tokens += request.num_known
         self._kv.admit(request, hit)
         request.status = Status.RUNNING
-        request.num_computed = hit.num_tokens
+        request.num_computed_tokens = hit.num_tokens
         if request.admitted_s is None:
             request.admitted_s = now_s
             request.num_cached = hit.num_tokens
@@ -301,7 +301,7 @@ class Scheduler:
         return min(gap, budget)
 
     def _take(self, request: Request, num_tokens: int, decided: _Decisions) -> None:
-        start = request.num_computed + request.num_in_flight
+        start = request.num_computed_tokens + request.num_in_flight
         decided.parts[request.request_id] = Scheduled(request, start, num_tokens, request.epoch)
         decided.budget -= num_tokens
         request.num_in_flight += num_tokens
@@ -309,16 +309,16 @@ class Scheduler:
     def _tokens_given(self, request: Request, decided: _Decisions) -> int:
         """Tokens of this step that a request was given so far."""
         part = decided.parts.get(request.request_id)
-        return part.num_tokens if part is not None else int(request in decided.decodes)
+        return part.num_scheduled_tokens if part is not None else int(request in decided.decodes)
 
     def _preempt(self, request: Request, decided: _Decisions) -> None:
         """Back to the queue, the request and those that cannot go on without it."""
-        for one in together(request):
+        for one in [request] if request.group is None else together(request):
             self._preempt_one(one, decided)
 
     def _preempt_one(self, request: Request, decided: _Decisions) -> None:
         """What it was given of this step is undone; what was computed before is swapped out or lost."""
-        self._trace.emit("preempt", request.request_id, computed=request.num_computed)
+        self._trace.emit("preempt", request.request_id, computed=request.num_computed_tokens)
         decided.budget += self._tokens_given(request, decided)
         decided.parts.pop(request.request_id, None)
         if request in decided.decodes:
@@ -336,13 +336,13 @@ class Scheduler:
             self.swapped.push(request)
         else:
             self._kv.release(request)
-            request.num_computed = 0
+            request.num_computed_tokens = 0
             self.add(request)
 
     def _swaps(self, request: Request) -> bool:
         """Beams are not swapped, for they can only come back together."""
         is_beam = request.group is not None and request.group.beams is not None
-        return self._config.preemption == "swap" and request.num_computed > 0 and not is_beam
+        return self._config.preemption == "swap" and request.num_computed_tokens > 0 and not is_beam
 
     def _view(self, now_s: float, more_to_come: bool) -> QueueView:
         return QueueView(now_s, self.waiting.num_requests, len(self.running), more_to_come)

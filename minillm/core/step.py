@@ -13,11 +13,11 @@ from minillm.speculate.draft import NO_DRAFT, Draft
 
 @dataclass(slots=True)
 class Scheduled:
-    """A request's share of a step: tokens ``start .. start + num_tokens - 1`` of its sequence."""
+    """A request's share of a step: tokens ``start .. start + num_scheduled_tokens - 1`` of its sequence."""
 
     request: Request
     start: int
-    num_tokens: int
+    num_scheduled_tokens: int
     epoch: int  # the request's when planned: results for an older one are dropped
     num_draws: int = 0  # how many of the plan's draws are its own
     error: str = ""  # why the request has to end with this step

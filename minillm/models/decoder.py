@@ -110,7 +110,7 @@ class Decoder:
         batches: Sequence[Batch] | None = None,
         look: Look | None = None,
     ) -> Array:
-        """``[S, hidden]`` of ``batch.sample_tokens``, after the last norm; ``caches`` holds (keys, values) of each
+        """``[S, hidden]`` of ``batch.logits_indices``, after the last norm; ``caches`` holds (keys, values) of each
         layer, ``batches`` its slots and reads where layers differ in them."""
         spec, ops, p = self.spec, self.ops, self.parameters
         hidden = ops.embed(p.embed, batch.token_ids)
@@ -123,8 +123,8 @@ class Decoder:
             attended = attend(spec, ops, layer, normed, batch if batches is None else batches[i], caches[i])
             if i == spec.layers - 1:
                 # Nothing but the sampled rows is read after the last attention.
-                attended = ops.take_rows(attended, batch.sample_tokens)
-                hidden = ops.take_rows(hidden, batch.sample_tokens)
+                attended = ops.take_rows(attended, batch.logits_indices)
+                hidden = ops.take_rows(hidden, batch.logits_indices)
             attended = ops.linear(attended, layer.output, layer.output_bias)
             if layer.post_attention_norm is not None:
                 attended = ops.rms_norm(attended, layer.post_attention_norm, spec.norm_eps)

@@ -34,11 +34,11 @@ class Batch:
     """A `StepPlan` as arrays of one library, made by its backend once a step."""
 
     token_ids: Array  # [T]
-    slots: Array  # [T], where each token's K/V goes
+    slot_mapping: Array  # [T], where each token's K/V goes
     cos: Array  # [T, 1, D / 2], of the rotary angle of each token's position
     sin: Array
     reads: Reads  # which slots each query reads
-    sample_tokens: Array  # [S], flat tokens whose logits are wanted
+    logits_indices: Array  # [S], flat tokens whose logits are wanted
 
 
 class Ops(Protocol):
@@ -58,7 +58,7 @@ class Ops(Protocol):
 
     def rope_and_store_kv(self, qk: Array, v: Array, batch: Batch, k_cache: Array, v_cache: Array) -> Array:
         """Rotates ``qk [T, H + K, D]`` by halves, writes its last K heads and ``v [T, K, D]`` to the caches
-        ``[slots, K, D]`` at ``batch.slots``, returns the first H heads, which are the queries."""
+        ``[slots, K, D]`` at ``batch.slot_mapping``, returns the first H heads, which are the queries."""
 
     def attention(self, q: Array, k_cache: Array, v_cache: Array, batch: Batch, attention: AttentionSpec) -> Array:
         """``[T, H * D]``: every query over the cached keys of its request at or before its position.

@@ -78,8 +78,8 @@ def linear(x: Array, weight: Array, bias: Array | None) -> Array:
 def rope_and_store_kv(qk: Array, v: Array, batch: Batch, k_cache: Array, v_cache: Array) -> Array:
     heads = qk.shape[1] - k_cache.shape[1]
     rotated = _rotate(qk, batch.cos, batch.sin)
-    k_cache[batch.slots] = rotated[:, heads:]
-    v_cache[batch.slots] = v
+    k_cache[batch.slot_mapping] = rotated[:, heads:]
+    v_cache[batch.slot_mapping] = v
     return rotated[:, :heads]
 
 

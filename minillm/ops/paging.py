@@ -59,8 +59,8 @@ class Reads:
 
 def reads_of(plan: StepPlan, padding_slot: int) -> Reads:
     """The reads of a plan, as NumPy arrays."""
-    requests = len(plan.context_lengths)
-    starts = plan.query_starts
+    requests = len(plan.seq_lens)
+    starts = plan.query_start_loc
     grouped: dict[tuple[int, int], list[int]] = {}
     chunks = []
     read = [_beginning_cut(plan, r) for r in range(requests)]
@@ -102,12 +102,12 @@ def _beginning_cut(plan: StepPlan, r: int) -> tuple[int, Sequence[int]]:
     What a query may look at follows from distances alone, so the keys before need no place. ``ValueError`` for a row
     that has tokens of its own there.
     """
-    context, table = plan.context_lengths[r], plan.block_tables[r]
+    context, table = plan.seq_lens[r], plan.block_tables[r]
     if table[0] != NULL_BLOCK:
         return context, table
     gone = bisect_left(table, True, key=lambda block: block != NULL_BLOCK)
     context -= gone * plan.block_size
-    queries = plan.query_starts[r + 1] - plan.query_starts[r]
+    queries = plan.query_start_loc[r + 1] - plan.query_start_loc[r]
     if context < queries:
         raise ValueError(
             f"step {plan.step}: {queries} tokens of {plan.request_ids[r]} lie in the null block {NULL_BLOCK} of its "
@@ -135,7 +135,7 @@ def _group(
 ) -> Group:
     lengths = np.asarray([read[r][0] for r in rows], dtype=np.int64)
     width, block = int(lengths.max()), plan.block_size
-    starts = np.asarray([plan.query_starts[r] for r in rows], dtype=np.int64)
+    starts = np.asarray([plan.query_start_loc[r] for r in rows], dtype=np.int64)
     tokens = None if whole else (starts[:, None] + np.arange(queries)).ravel()
     trees = {i: plan.trees[r] for i, r in enumerate(rows) if r in plan.trees}
     if len(rows) == 1:

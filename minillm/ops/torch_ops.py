@@ -65,8 +65,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 def rope_and_store_kv(qk: Tensor, v: Tensor, batch: Batch, k_cache: Tensor, v_cache: Tensor) -> Tensor:
     heads = qk.shape[1] - k_cache.shape[1]
     rotated = _rotate(qk, batch.cos, batch.sin)
-    k_cache.index_copy_(0, batch.slots, rotated[:, heads:])
-    v_cache.index_copy_(0, batch.slots, v)
+    k_cache.index_copy_(0, batch.slot_mapping, rotated[:, heads:])
+    v_cache.index_copy_(0, batch.slot_mapping, v)
     return rotated[:, :heads]
 
 

@@ -39,7 +39,7 @@ class _Chain:
     """A draft that grows."""
 
     ask: Ask
-    num_computed: int
+    num_computed_tokens: int
     length: int  # tokens that are wanted
     tokens: list[int] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
@@ -76,7 +76,7 @@ class DraftModel:
             self._grow(growing)
             growing = [chain for chain in growing if len(chain.tokens) < chain.length]
         for chain in chains:
-            self._remember(chain.ask, chain.num_computed - chain.ask.request.num_known)
+            self._remember(chain.ask, chain.num_computed_tokens - chain.ask.request.num_known)
         return [self._draft(chain) for chain in chains]
 
     def forget(self, request_id: str) -> None:
@@ -112,7 +112,7 @@ class DraftModel:
         plan.distributions = [draw for draw, chain in enumerate(chains) if chain.ask.wants_probabilities]
         result = self.backend.run(plan)
         for draw, chain in enumerate(chains):
-            chain.num_computed = chain.ask.request.num_known + len(chain.tokens)
+            chain.num_computed_tokens = chain.ask.request.num_known + len(chain.tokens)
             chain.tokens.append(result.token_ids[draw])
             if draw in result.distributions:
                 chain.rows.append(result.distributions[draw])
@@ -122,7 +122,7 @@ class DraftModel:
         return Chunk(
             [*request.token_ids, *chain.tokens],
             ask.blocks,
-            chain.num_computed,
+            chain.num_computed_tokens,
             params=request.params,
             uniform=uniform(ask.draw_seed, request.num_output + len(chain.tokens)),
         )

@@ -31,7 +31,7 @@ class _Tree:
     """Tokens found so far, each after its parent; ``run`` of them, in that order, went through the model."""
 
     ask: Ask
-    num_computed: int
+    num_computed_tokens: int
     depth: int  # of the deepest token that is wanted
     tokens: list[int] = field(default_factory=list)
     parents: list[int] = field(default_factory=list)
@@ -79,11 +79,11 @@ class DraftTree(DraftModel):
         chunks = []
         for tree in trees:
             tokens = [*tree.ask.request.token_ids, *(tree.tokens[n] for n in tree.run)]
-            chunks.append(Chunk(tokens, tree.ask.blocks, tree.num_computed, params=None))
+            chunks.append(Chunk(tokens, tree.ask.blocks, tree.num_computed_tokens, params=None))
         plan = plan_of(chunks, self._block_size)
         rows: list[dict[int, int]] = []
         for row, tree in enumerate(trees):
-            request, end = tree.ask.request, plan.query_starts[row + 1]
+            request, end = tree.ask.request, plan.query_start_loc[row + 1]
             first = end - len(tree.run)  # of the tree, in the plan
             place = {node: i for i, node in enumerate(tree.run)}
             if tree.run:
@@ -95,8 +95,8 @@ class DraftTree(DraftModel):
                 transform = None if request.is_plain else transform_for(request, drafted)
                 if transform is not None and bans_all(transform, self._vocab_size):
                     continue
-                draw = draws[node] = len(plan.sample_tokens)
-                plan.sample_tokens.append(first + place.get(node, ROOT))
+                draw = draws[node] = len(plan.logits_indices)
+                plan.logits_indices.append(first + place.get(node, ROOT))
                 plan.sampling.append(request.params)
                 plan.uniforms.append(uniform(tree.ask.draw_seed, request.num_output + len(drafted)))
                 plan.logprobs[draw] = min(self._width, self._vocab_size)

@@ -165,13 +165,13 @@ class ChainHeads(ABC):
             plan.request_ids.append(run.chain.ask.request.request_id)
             plan.token_ids.extend(run.token_ids)
             plan.positions.extend(range(run.position, run.position + count))
-            plan.query_starts.append(len(plan.token_ids))
-            plan.context_lengths.append(run.place + count)
+            plan.query_start_loc.append(len(plan.token_ids))
+            plan.seq_lens.append(run.place + count)
             plan.block_tables.append([run.chain.context.block])
-            plan.sample_tokens.append(len(plan.token_ids) - 1)
+            plan.logits_indices.append(len(plan.token_ids) - 1)
             if not add_draw(plan, run.chain.ask, run.chain.tokens, self._vocab_size):
                 run.chain.length = min(run.chain.length, len(run.chain.tokens))
-        plan.slots = slots_of(plan, plan.block_tables)
+        plan.slot_mapping = slots_of(plan, plan.block_tables)
         result, states = self.model.run(plan, hidden, module)
         for draw, run in enumerate(runs):
             run.chain.tokens.append(result.token_ids[draw])
@@ -181,7 +181,7 @@ class ChainHeads(ABC):
 
 
 def add_draw(plan: StepPlan, ask: Ask, drafted: Sequence[int], vocab_size: int) -> bool:
-    """What shapes the draw of the plan's last ``sample_tokens``, after the ``drafted`` tokens, as the target's will be.
+    """What shapes the draw at the plan's last logits, after the ``drafted`` tokens, as the target's will be.
 
     False if nothing may be drawn there: then what comes out means nothing.
     """

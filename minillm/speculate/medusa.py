@@ -58,8 +58,8 @@ class MedusaDrafter:
         the first head's are known: the target will reject what it bans."""
         depth = min(self.model.depth, ask.max_depth)
         for ahead in range(self.model.depth):
-            draw = len(plan.sample_tokens)
-            plan.sample_tokens.append(draw)
+            draw = len(plan.logits_indices)
+            plan.logits_indices.append(draw)
             plan.logprobs[draw] = min(self._width, self._vocab_size)
             if ahead == 0:
                 if not add_draw(plan, ask, (), self._vocab_size):

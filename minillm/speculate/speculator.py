@@ -164,7 +164,7 @@ class Speculator:
         else:
             plan.positions.extend(first + depth for depth in depths(draft.parents))
             plan.trees[len(plan.request_ids) - 1] = draft.parents
-        draw, index = len(plan.sample_tokens) - 1, request.num_output
+        draw, index = len(plan.logits_indices) - 1, request.num_output
         add_drafted_draws(plan, part)
         if self._options.verification == "rejection" and request.params.temperature > 0:
             for i, token_id in enumerate(draft.token_ids):

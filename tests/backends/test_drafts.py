@@ -51,13 +51,13 @@ def loaded(model: LoadedModel, name: str, num_blocks: int = 30, **options: Any) 
 def tree_plan(*rows: tuple[list[int], list[int], list[int], list[int], int]) -> StepPlan:
     """Rows of (known, drafted, parents, blocks, computed); a draw after the last known token and after each drafted."""
     plan = plan_of([Chunk([*known, *drafted], blocks, done) for known, drafted, _, blocks, done in rows], 4)
-    plan.sample_tokens.clear()
+    plan.logits_indices.clear()
     plan.sampling.clear()
     plan.uniforms.clear()
     for r, (known, drafted, parents, _, _) in enumerate(rows):
-        end = plan.query_starts[r + 1]
+        end = plan.query_start_loc[r + 1]
         draws = range(end - len(drafted) - 1, end)
-        plan.sample_tokens += draws
+        plan.logits_indices += draws
         plan.sampling += [SamplingParams(temperature=0)] * len(draws)
         plan.uniforms += [0.0] * len(draws)
         if drafted:

@@ -148,8 +148,8 @@ def test_torch_is_imported_only_when_asked_for(model: LoadedModel) -> None:
         ("token_ids", -1, "token_ids holds -1, the backend takes 0 to 96"),
         ("token_ids", 97, "token_ids holds 97"),
         ("positions", 128, "positions holds 128, the backend takes 0 to 127"),
-        ("slots", 48, "slots holds 48, the backend takes 0 to 47"),
-        ("slots", -4, "slots holds -4"),
+        ("slot_mapping", 48, "slot_mapping holds 48, the backend takes 0 to 47"),
+        ("slot_mapping", -4, "slot_mapping holds -4"),
     ],
 )
 def test_an_index_that_would_wrap_is_an_error(
@@ -164,7 +164,7 @@ def test_an_index_that_would_wrap_is_an_error(
 @BOTH
 def test_columns_of_unequal_length_are_an_error(model: LoadedModel, name: str) -> None:
     plan = plan_of([Chunk(IDS, [1, 2, 3])], 4)
-    plan.slots.pop()
+    plan.slot_mapping.pop()
     with pytest.raises(ValueError, match="10 slots for 11 tokens"):
         loaded(model, name).run(plan)
 
@@ -366,7 +366,7 @@ def test_a_draw_after_every_token_of_a_chunk(model: LoadedModel, name: str) -> N
     """As for drafts to be verified, or a prompt's log-probabilities: each sees what is before it."""
     plan = plan_of([Chunk(IDS, [1, 2, 3]), Chunk([4, 4], [5])], 4)
     count = len(IDS)
-    plan.sample_tokens = [*range(count), count + 1]
+    plan.logits_indices = [*range(count), count + 1]
     plan.sampling = [SamplingParams(temperature=0)] * (count + 1)
     plan.uniforms = [0.0] * (count + 1)
     plan.transforms = {2: Transform(allowed=0b10)}
@@ -391,6 +391,6 @@ def test_a_draw_after_every_token_of_a_chunk(model: LoadedModel, name: str) -> N
 @BOTH
 def test_a_draw_after_no_token_is_an_error(model: LoadedModel, name: str) -> None:
     plan = plan_of([Chunk(IDS, [1, 2, 3])], 4)
-    plan.sample_tokens = [len(IDS)]
-    with pytest.raises(ValueError, match="sample_tokens holds 11, the backend takes 0 to 10"):
+    plan.logits_indices = [len(IDS)]
+    with pytest.raises(ValueError, match="logits_indices holds 11, the backend takes 0 to 10"):
         loaded(model, name).run(plan)

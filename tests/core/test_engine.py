@@ -20,7 +20,7 @@ from minillm.core.clock import VirtualClock
 from minillm.core.config import EngineConfig
 from minillm.core.engine import Engine, EngineError, RequestError
 from minillm.core.kv.block_keys import ExtraKey
-from minillm.core.observe.trace import Replay
+from minillm.core.observe.replay import Replay
 from minillm.core.plan import StepPlan, StepResult
 from minillm.core.request import Status
 from minillm.core.sampling import SamplingParams
@@ -391,11 +391,11 @@ def test_check_finds_tables_and_counts_that_disagree() -> None:
     with pytest.raises(PoolError, match="held"):
         engine.check()
     engine = running()
-    engine.scheduler.running[0].num_computed = 1
+    engine.scheduler.running[0].num_computed_tokens = 1
     with pytest.raises(EngineError, match="holds 2 blocks for 1 tokens"):
         engine.check()
     engine = running()
-    engine.scheduler.running[0].num_computed = 3
+    engine.scheduler.running[0].num_computed_tokens = 3
     with pytest.raises(EngineError, match="3 of 3 tokens computed"):
         engine.check()
     engine = running()
@@ -413,7 +413,7 @@ def test_a_result_planned_before_a_preemption_is_dropped() -> None:
     result = model.run(step.plan)
     engine.scheduler._preempt(request, _Decisions(0))
     assert engine.commit_step(step, result) == []
-    assert (request.num_output, request.num_computed, request.num_in_flight) == (0, 0, 0)
+    assert (request.num_output, request.num_computed_tokens, request.num_in_flight) == (0, 0, 0)
     list(engine.run())
     assert request.num_output == 3
 
@@ -442,10 +442,10 @@ def test_rewind_gives_back_whole_blocks_past_the_length_and_none_that_is_indexed
 
 
 def plan_for(slots: list[int], table: list[int], tokens: list[int], start: int) -> StepPlan:
-    plan = StepPlan(step=0, block_size=2, request_ids=["q"], token_ids=tokens, slots=slots, block_tables=[table])
+    plan = StepPlan(step=0, block_size=2, request_ids=["q"], token_ids=tokens, slot_mapping=slots, block_tables=[table])
     plan.positions = list(range(start, start + len(tokens)))
-    plan.query_starts = [0, len(tokens)]
-    plan.context_lengths = [start + len(tokens)]
+    plan.query_start_loc = [0, len(tokens)]
+    plan.seq_lens = [start + len(tokens)]
     return plan
 
 
@@ -589,7 +589,7 @@ def test_a_replay_of_the_trace_is_the_engine_at_every_step() -> None:
         assert [len(h) for h in replay.holders] == engine.kv.pool.ref_counts
         assert {b for b, c in enumerate(replay.cached) if c} == set(engine.kv.index.blocks())
         for request in engine.scheduler.running:
-            assert replay.computed[request.request_id] == request.num_computed
+            assert replay.computed[request.request_id] == request.num_computed_tokens
             assert replay.known[request.request_id] == request.num_known
     assert engine.scheduler.num_preemptions > 0
     times = [e.time_s for e in engine.trace.events]

@@ -38,7 +38,7 @@ def serve(kv: KVManager, name: str, tokens: list[int]) -> int:
     hit = kv.lookup(request)
     assert kv.admit(request, hit)
     assert kv.reserve(request, len(tokens))
-    request.num_computed = len(tokens)
+    request.num_computed_tokens = len(tokens)
     kv.commit(request)
     kv.release(request)
     kv.check()

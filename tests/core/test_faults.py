@@ -18,7 +18,7 @@ from minillm.core.clock import VirtualClock
 from minillm.core.config import EngineConfig
 from minillm.core.detokenizer import Detokenizer
 from minillm.core.engine import Engine, EngineError
-from minillm.core.observe.trace import Replay
+from minillm.core.observe.replay import Replay
 from minillm.core.plan import StepPlan, StepResult
 from minillm.core.request import Request
 from minillm.core.sampling import SamplingParams

@@ -15,7 +15,7 @@ def serve(kv: KVManager, name: str, tokens: list[int]) -> None:
     request = make_request(name, tokens)
     assert kv.admit(request, kv.lookup(request))
     assert kv.reserve(request, len(tokens))
-    request.num_computed = len(tokens)
+    request.num_computed_tokens = len(tokens)
     kv.commit(request)
     kv.release(request)
 
@@ -67,7 +67,7 @@ def test_a_replica_tells_salts_apart() -> None:
     request = make_request("a", [1, 2, 3], (ExtraKey("salt", "x"),))
     assert kv.admit(request, kv.lookup(request))
     assert kv.reserve(request, 3)
-    request.num_computed = 3
+    request.num_computed_tokens = 3
     kv.commit(request)
     replica = PrefixReplica(2)
     assert all(replica.apply(event) for event in events)

@@ -49,14 +49,14 @@ def started(kv: KVManager, tokens: list[int]) -> Request:
     request = make_request(fresh_id(kv), tokens)
     assert kv.admit(request, kv.lookup(request))
     assert kv.reserve(request, len(tokens))
-    request.num_computed = len(tokens)
+    request.num_computed_tokens = len(tokens)
     kv.commit(request)
     return request
 
 
 def forked(kv: KVManager, parent: Request, token_id: int) -> Request:
     child = make_request(fresh_id(kv), [*parent.token_ids, token_id])
-    child.num_computed = parent.num_computed
+    child.num_computed_tokens = parent.num_computed_tokens
     kv.fork(parent, child)
     return child
 
@@ -131,7 +131,7 @@ def test_a_fork_that_is_none_is_refused() -> None:
     child = make_request("child", [1, 2, 3])
     with pytest.raises(PoolError, match="child with 0 computed tokens cannot fork from q0 with 2"):
         kv.fork(parent, child)
-    child.num_computed = 2
+    child.num_computed_tokens = 2
     kv.fork(parent, child)
     with pytest.raises(PoolError, match="the child without a table"):
         kv.fork(parent, child)
@@ -145,7 +145,7 @@ def test_a_swapped_table_comes_back_by_copies_of_what_is_gone() -> None:
     request = started(kv, [1, 2, 3, 4, 5])
     old = list(kv.table("q0"))
     assert kv.swap_out(request)
-    assert (kv.pool.num_used, kv.host.num_free, request.num_computed) == (0, 1, 5)
+    assert (kv.pool.num_used, kv.host.num_free, request.num_computed_tokens) == (0, 1, 5)
     assert kv.take_copies() == [(block, 6 + i) for i, block in enumerate(old)]
     other = started(kv, [9] * 8)  # takes four of the five blocks: the cached ones lose their content but for one
     kv.release(other)

@@ -208,7 +208,7 @@ def test_what_a_swapped_request_has_computed_is_not_left() -> None:
         for name, prompt in (("half", 9), ("short", 5))
     )
     assert order.rank(short) < order.rank(half)
-    half.num_computed = 6
+    half.num_computed_tokens = 6
     assert order.rank(half) < order.rank(short)
 
 

@@ -72,7 +72,7 @@ def test_a_preemption_drops_what_is_in_flight_and_keeps_the_counts_whole() -> No
     late = engine.add_request([0, 1], greedy(5))
     while not late.num_preemptions:
         engine.step()
-    assert (late.status, late.num_computed, late.num_in_flight) == (Status.WAITING, 0, 0)
+    assert (late.status, late.num_computed_tokens, late.num_in_flight) == (Status.WAITING, 0, 0)
     assert late.request_id in submitted(engine)[0].request_ids or late.num_output
     list(engine.run())
     assert late.num_output == 5

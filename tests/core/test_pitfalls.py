@@ -91,7 +91,7 @@ def test_row_6_the_token_sampled_by_a_resumed_prefill_counts(size: int) -> None:
 def test_row_7_a_chunk_reads_only_what_is_computed(chunk: int) -> None:
     engine, model = make_engine(EngineConfig(block_size=2, num_blocks=9, max_batch_tokens=chunk))
     run_alone(engine, [1] * 7, greedy(1))
-    assert [plan.context_lengths[0] for plan in model.plans] == [*range(chunk, 7, chunk), 7]
+    assert [plan.seq_lens[0] for plan in model.plans] == [*range(chunk, 7, chunk), 7]
 
 
 @pytest.mark.parametrize("size", BLOCK_SIZES)
@@ -165,7 +165,7 @@ def test_row_17_blocks_are_disjoint_after_evictions() -> None:
         request = make_request(f"q{i}", [rng.randint(0, 1) for _ in range(rng.randint(1, 4))])
         if kv.admit(request, kv.lookup(request)):
             kv.reserve(request, request.num_known)
-            request.num_computed = request.num_known
+            request.num_computed_tokens = request.num_known
             fresh = [b for r in live for b in kv.table(r.request_id)]
             own = kv.table(request.request_id)
             assert not {b for b in own if kv.pool.ref_counts[b] == 1} & set(fresh)

@@ -89,8 +89,8 @@ def test_an_abort_while_swapped_out_frees_the_host() -> None:
     requests = [engine.add_request(job.prompt, job.params) for job in case.jobs]
     while requests[2].status is not Status.SWAPPED:
         engine.step()
-    assert requests[2].num_computed > 0
-    assert engine.kv_usage().used_host_blocks == requests[2].num_computed
+    assert requests[2].num_computed_tokens > 0
+    assert engine.kv_usage().used_host_blocks == requests[2].num_computed_tokens
     assert engine.abort(requests[2].request_id)
     assert engine.kv_usage().used_host_blocks == 0
     engine.check()

@@ -44,7 +44,7 @@ def test_a_scored_prompt_is_read_in_small_pieces_for_each_of_its_tokens_takes_a_
     engine.add_request(prompt, SCORED)
     list(engine.run())
     # A draw after each token: 20 for the next one's score, and the last for the first output.
-    assert [len(plan.sample_tokens) for plan in model.plans[:4]] == [8, 8, 5, 1]
+    assert [len(plan.logits_indices) for plan in model.plans[:4]] == [8, 8, 5, 1]
     engine.add_request(prompt[::-1], PLAIN)
     steps = len(model.plans)
     list(engine.run())

@@ -141,7 +141,7 @@ def test_preemption_while_drafts_run_changes_nothing() -> None:
 
 def test_a_drafter_that_is_always_right_yields_a_draft_and_one_more_in_each_step() -> None:
     engine, model = run(AlwaysRight(), [Job((0, 1), params(9))])
-    assert [p.query_starts[-1] for p in model.plans] == [2, 4, 4]  # the prompt, then the last token and 3 drafted
+    assert [p.query_start_loc[-1] for p in model.plans] == [2, 4, 4]  # the prompt, then the last token and 3 drafted
     request = engine.requests["j0"]
     assert request.chunk_sizes == [1, 4, 4]
     metrics = engine.metrics()
@@ -186,10 +186,10 @@ def test_acceptance_by_depth_counts_drafts_that_were_so_deep() -> None:
 def test_nothing_is_drafted_beyond_what_can_be_output() -> None:
     engine, model = run(AlwaysRight(), [Job((0, 1), params(3))])
     # One token comes with the prompt; of the two left, one may be drafted, for the draw after it is the other.
-    assert [p.query_starts[-1] for p in model.plans] == [2, 2]
+    assert [p.query_start_loc[-1] for p in model.plans] == [2, 2]
     assert engine.requests["j0"].chunk_sizes == [1, 2]
     _, model = run(AlwaysRight(), [Job((0, 1), params(2))])
-    assert [p.query_starts[-1] for p in model.plans] == [2, 1]
+    assert [p.query_start_loc[-1] for p in model.plans] == [2, 1]
 
 
 def test_an_end_token_of_the_draft_alone_ends_nothing() -> None:
@@ -261,7 +261,7 @@ def test_a_full_step_has_no_drafts_and_a_prompt_goes_first() -> None:
     engine.add_request((1,) * 11, params(1))
     while engine.has_work():
         engine.step()
-    tokens = [[b - a for a, b in zip(p.query_starts, p.query_starts[1:], strict=False)] for p in model.plans]
+    tokens = [[b - a for a, b in zip(p.query_start_loc, p.query_start_loc[1:], strict=False)] for p in model.plans]
     # 11 prompt tokens by 4 in a step, beside a decode; the third chunk leaves one token, which is drafted.
     assert tokens[:4] == [[2], [1, 4], [1, 4], [2, 3]]
     assert max(map(sum, tokens)) <= 5
@@ -271,7 +271,7 @@ def test_the_budget_is_shared_between_those_who_draft() -> None:
     _, model = run(
         AlwaysRight(), work()[:3], EngineConfig(block_size=2, num_blocks=64, max_batch_tokens=8), draft_tokens=4
     )
-    sizes = [[b - a for a, b in zip(p.query_starts, p.query_starts[1:], strict=False)] for p in model.plans]
+    sizes = [[b - a for a, b in zip(p.query_start_loc, p.query_start_loc[1:], strict=False)] for p in model.plans]
     assert [2, 3, 3] in sizes  # 5 tokens are left over beside three decodes
 
 
@@ -280,7 +280,7 @@ def test_drafts_take_free_blocks_and_preempt_nobody() -> None:
     jobs = [Job((0, 1), params(5)), Job((1, 1), params(5))]
     engine, model = run(AlwaysRight(), jobs, config, draft_tokens=5)
     assert engine.scheduler.num_preemptions == 0
-    drafted = [p.query_starts[-1] - len(p.request_ids) for p in model.plans]
+    drafted = [p.query_start_loc[-1] - len(p.request_ids) for p in model.plans]
     assert max(drafted) > 2
     # 12 blocks for 2 times 6 tokens: not a block to spare.
     engine, _ = run(AlwaysRight(), jobs, replace(config, num_blocks=12), draft_tokens=5)

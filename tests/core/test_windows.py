@@ -81,7 +81,7 @@ def test_layer_groups_hit_what_each_can_serve() -> None:
     first = make_request("a", [1, 2, 3, 4, 5, 6, 7, 8, 9])
     assert kv.admit(first, kv.lookup(first))
     assert kv.reserve(first, 8)
-    first.num_computed = 8
+    first.num_computed_tokens = 8
     kv.commit(first)
     everything, windowed = list(kv.table("a")), list(kv.others[0].table("a"))
     assert windowed[:2] == [0, 0]
@@ -171,7 +171,7 @@ def test_a_hit_needs_no_more_than_a_window(index: str) -> None:
     assert kv.admit(first, kv.lookup(first))
     assert kv.reserve(first, 8)
     blocks = list(kv.table("a"))
-    first.num_computed = 8
+    first.num_computed_tokens = 8
     kv.commit(first)
     assert kv.table("a") == [0, 0, *blocks[2:]]
     other = make_request("b", [9] * 8)

@@ -47,7 +47,7 @@ MANAGER_MUTANTS: dict[str, list[Edit]] = {
     "copy the wrong way": [Edit(KVManager, "_fill", "add(source, target)", "add(target, source)")],
     "fork not counted": [Edit(KVManager, "fork", "self.pool.touch(block)", "pass")],
     "fork shares what is in flight": [
-        Edit(KVManager, "fork", "table.blocks[: self.blocks_for(parent.num_computed)]", "list(table.blocks)")
+        Edit(KVManager, "fork", "table.blocks[: self.blocks_for(parent.num_computed_tokens)]", "list(table.blocks)")
     ],
     "swapped blocks not copied": [Edit(KVManager, "_leave", "self._copies.add(source, target)", "pass")],
     "last block not swapped": [

@@ -7,7 +7,7 @@ from mutation import Edit
 from minillm.core import engine
 from minillm.core.lifecycle import Lifecycle
 from minillm.core.observe import chrome_trace, metrics
-from minillm.core.observe.trace import Replay
+from minillm.core.observe.replay import Replay
 from minillm.speculate import draft
 
 # Killed by the tests of the engine's loop.

@@ -38,9 +38,11 @@ ENGINE_MUTANTS: dict[str, list[Edit]] = {
     "one block too many": [Edit(KVManager, "_missing", "-(-num_tokens //", "-(-(num_tokens + 1) //")],
     "hit not held": [Edit(KVManager, "_start", "self.pool.touch(block)", "pass")],
     "revived blocks counted as free": [Edit(KVManager, "_free_for", "len(found) + revived", "len(found)")],
-    "part of a block indexed": [Edit(KVManager, "_index", "num_computed // self.block_size", "num_computed")],
+    "part of a block indexed": [
+        Edit(KVManager, "_index", "num_computed_tokens // self.block_size", "num_computed_tokens")
+    ],
     "released to the wrong count": [Edit(BlockPool, "release", "self.ref_counts[block] -= 1", "pass")],
-    "progress kept when preempted": [Edit(Scheduler, "_preempt_one", "request.num_computed = 0", "pass")],
+    "progress kept when preempted": [Edit(Scheduler, "_preempt_one", "request.num_computed_tokens = 0", "pass")],
     "tokens in flight kept when preempted": [Edit(Scheduler, "_preempt_one", "request.num_in_flight = 0", "pass")],
     "epoch kept when preempted": [Edit(Scheduler, "_preempt_one", "request.epoch += 1", "pass")],
     "epoch kept when ended": [Edit(Scheduler, "_take_out", "request.epoch += 1", "pass")],
@@ -51,7 +53,7 @@ ENGINE_MUTANTS: dict[str, list[Edit]] = {
     "victim keeps its part": [Edit(Scheduler, "_preempt_one", "decided.parts.pop(request.request_id, None)", "pass")],
     "victim keeps its row": [Edit(Scheduler, "_preempt_one", "if request in decided.decodes", "if False")],
     "swapped, it forgets what is computed": [
-        Edit(Scheduler, "_preempt_one", "request.num_swaps += 1", "request.num_computed = 0")
+        Edit(Scheduler, "_preempt_one", "request.num_swaps += 1", "request.num_computed_tokens = 0")
     ],
     "swapped although the host is full": [
         Edit(Scheduler, "_preempt_one", "self._kv.swap_out(request)", "(self._kv.swap_out(request) or True)")
@@ -92,10 +94,10 @@ ENGINE_MUTANTS: dict[str, list[Edit]] = {
         Edit(KVManager, "_drop", "table.blocks = table.blocks[:keep]", "del table.blocks[keep:]")
     ],
     "indexed one decode late": [
-        Edit(Committer, "_commit_decodes", "request.num_computed % size == 0", "request.num_computed % size == 1")
+        Edit(Committer, "_commit_decodes", "num_computed_tokens % size == 0", "num_computed_tokens % size == 1")
     ],
     "cached tokens cost budget": [
-        Edit(Scheduler, "_admit_waiting", "one.num_known - one.num_computed", "one.num_known")
+        Edit(Scheduler, "_admit_waiting", "one.num_known - one.num_computed_tokens", "one.num_known")
     ],
     "queue ignores order": [
         Edit(WaitingQueue, "push", "_Entry(self._order.rank(request)", "_Entry((-request.index,)")
@@ -108,7 +110,7 @@ ENGINE_MUTANTS: dict[str, list[Edit]] = {
     ],
     "prompts before decodes": [Edit(Scheduler, "_schedule_others", "decodes + prompts", "prompts + decodes")],
     "a token computed once and counted twice": [
-        Edit(Committer, "_commit_decodes", "request.num_computed += 1", "request.num_computed += 2")
+        Edit(Committer, "_commit_decodes", "request.num_computed_tokens += 1", "request.num_computed_tokens += 2")
     ],
     "preempted and not queued again": [Edit(Scheduler, "_preempt_one", "self.add(request)", "pass")],
     "taken though it can never fit": [

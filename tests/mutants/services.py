@@ -22,7 +22,7 @@ ORDER_MUTANTS: dict[str, list[Edit]] = {
     "nobody grows shorter by waiting": [
         Edit(ShortestOrder, "rank", "self._ageing_tokens_per_s * request.arrival_s", "0")
     ],
-    "what is computed already counts": [Edit(ShortestOrder, "rank", " - request.num_computed", "")],
+    "what is computed already counts": [Edit(ShortestOrder, "rank", " - request.num_computed_tokens", "")],
     "the longest first": [Edit(ShortestOrder, "rank", "(left +", "(-left +")],
     "an idle tenant saves up credit": [
         Edit(FairOrder, "on_lane", "max(self.lane_rank(lane), floor)", "self.lane_rank(lane)")

@@ -11,16 +11,18 @@ from minillm.core.kv import prefix, radix
 from minillm.core.kv.layer_groups import GroupedKV
 from minillm.core.kv.window import Window
 from minillm.core.kv_manager import KVManager
-from minillm.core.observe.trace import Replay
+from minillm.core.observe.replay import Replay
 
 # Killed by workloads of the engine.
 WINDOW_MUTANTS: dict[str, list[Edit]] = {
     "left a token early": [Edit(Window, "_kept", "self.tokens - 1, self.block_size", "self.tokens - 2, 1")],
-    "left a block early": [Edit(Window, "num_gone", "// self.block_size", "// self.block_size + (num_computed > 8)")],
-    "left a block late": [Edit(Window, "num_gone", "num_computed - self._kept()", "num_computed - self._kept() - 3")],
+    "left a block early": [
+        Edit(Window, "num_gone", "// self.block_size", "// self.block_size + (num_computed_tokens > 8)")
+    ],
+    "left a block late": [Edit(Window, "num_gone", "- self._kept()", "- self._kept() - 3")],
     "never left": [Edit(KVManager, "commit", "if self.window is not None", "if False")],
     "left by tokens that a draft may lose": [
-        Edit(KVManager, "_leave_behind", "request.num_computed)", "request.num_computed + request.num_in_flight + 1)")
+        Edit(KVManager, "_leave_behind", "num_computed_tokens)", "num_computed_tokens + request.num_in_flight + 1)")
     ],
     "left blocks kept": [
         Edit(KVManager, "_leave_behind", "self.pool.release(block, to_front=block not in self.index)", "pass")
@@ -43,7 +45,7 @@ GROUP_MUTANTS: dict[str, list[Edit]] = {
         Edit(Engine, "__init__", "= capacity.other_windows", '= (options["window"],) * len(capacity.other_windows)')
     ],
     "another group's slots": [
-        Edit(PlanBuilder, "build", "GroupTables(slots_of(plan, tables, len(decodes))", "GroupTables((plan.slots)")
+        Edit(PlanBuilder, "build", "(slots_of(plan, tables, len(decodes)), tables)", "(plan.slot_mapping, tables)")
     ],
     "a longer hit than all groups serve": [Edit(GroupedKV, "lookup", "if all(", "if any(")],
     "room for one group only": [Edit(GroupedKV, "_needed", "sum(", "max(")],

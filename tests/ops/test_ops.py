@@ -149,8 +149,8 @@ def naive_attention(q: Array, k: Array, v: Array, plan: StepPlan, spec: Attentio
     """One query at a time, one head at a time, one slot at a time."""
     out = np.zeros_like(q)
     group = q.shape[1] // k.shape[1]
-    for r in range(len(plan.context_lengths)):
-        for t in range(plan.query_starts[r], plan.query_starts[r + 1]):
+    for r in range(len(plan.seq_lens)):
+        for t in range(plan.query_start_loc[r], plan.query_start_loc[r + 1]):
             position = plan.positions[t]
             first = 0 if spec.window is None else max(0, position - spec.window + 1)
             slots = [
@@ -195,7 +195,7 @@ def check_attention(run: Runner, plan: StepPlan, heads: int, kv_heads: int, head
     wanted = naive_attention(q, k, v, plan, spec)
     # Whatever no query may read is NaN: one wrong read, even with weight 0, spoils the output.
     readable = {padding}
-    for r, context in enumerate(plan.context_lengths):
+    for r, context in enumerate(plan.seq_lens):
         readable |= {
             plan.block_tables[r][p // plan.block_size] * plan.block_size + p % plan.block_size for p in range(context)
         }

@@ -16,7 +16,8 @@ from minillm import hub
 from minillm.backends import create_backend
 from minillm.config import Locations
 from minillm.core.backend import Backend
-from minillm.core.observe.trace import Replay, TraceEvent
+from minillm.core.observe.replay import Replay
+from minillm.core.observe.trace import TraceEvent
 from minillm.models.load import load_model
 from minillm.models.tokenizer import load_tokenizer
 from visualizers.runs.bench import Bench

@@ -110,7 +110,7 @@ class Run:
     def _note(self, request: Request, events: list[Event]) -> None:
         for event in events:
             if event.kind == "token":
-                stored, used = request.num_computed, self._llm.engine.kv_usage().used_blocks
+                stored, used = request.num_computed_tokens, self._llm.engine.kv_usage().used_blocks
                 # The last token ends the request, which gives its blocks back at once.
                 blocks = used or -(-stored // self.block_size)
                 self._moments.append(Moment(event.time_s - request.arrival_s, event.text, stored, blocks))

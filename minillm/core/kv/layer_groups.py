@@ -42,9 +42,9 @@ class GroupedKV(KVManager):
         pairs = zip(self._sharing, (hit, *hit.others), strict=True)
         return sum(KVManager._needed(one, request, its) for one, its in pairs)
 
-    def most_blocks(self, num_computed: int, num_tokens: int) -> int:
+    def most_blocks(self, num_computed_tokens: int, num_tokens: int) -> int:
         """In all groups together."""
-        return sum(KVManager.most_blocks(one, num_computed, num_tokens) for one in self._sharing)
+        return sum(KVManager.most_blocks(one, num_computed_tokens, num_tokens) for one in self._sharing)
 
     def num_held(self, request: Request) -> int:
         """In all groups together."""

@@ -35,14 +35,14 @@ class Window:
         """Blocks before a block's first token that a request needs to go on there."""
         return -(-self._kept() // self.block_size)
 
-    def num_gone(self, num_computed: int) -> int:
+    def num_gone(self, num_computed_tokens: int) -> int:
         """First blocks of a table that nothing reads any more once so many tokens are computed."""
-        return max(0, num_computed - self._kept()) // self.block_size
+        return max(0, num_computed_tokens - self._kept()) // self.block_size
 
-    def most_blocks(self, num_computed: int, num_tokens: int) -> int:
-        """Most blocks that a table holds at once until it has come from ``num_computed`` to ``num_tokens``."""
+    def most_blocks(self, num_computed_tokens: int, num_tokens: int) -> int:
+        """Most blocks that a table holds at once until it has come from ``num_computed_tokens`` to ``num_tokens``."""
         size = self.block_size
-        all_left = -(-num_tokens // size) - self.num_gone(num_computed)
+        all_left = -(-num_tokens // size) - self.num_gone(num_computed_tokens)
         if self.span is None:
             return all_left
         return min(all_left, -(-(self._kept() + self.span + size - 1) // size))

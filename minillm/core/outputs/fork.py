@@ -14,6 +14,6 @@ def fork(parent: Request, child: Request, kv: KVManager, scheduler: Scheduler) -
     child.grammar_state, child.grammar_cut = parent.grammar_state, parent.grammar_cut
     if child.admitted_s is None:
         child.admitted_s, child.num_cached = parent.admitted_s, parent.num_cached
-    child.num_computed = parent.num_computed
+    child.num_computed_tokens = parent.num_computed_tokens
     kv.fork(parent, child)
     scheduler.adopt(child)

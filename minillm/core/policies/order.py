@@ -87,7 +87,7 @@ class ShortestOrder(FirstComeOrder):
         self._ageing_tokens_per_s = ageing_tokens_per_s
 
     def rank(self, request: Request) -> Rank:
-        left = request.max_total_tokens - request.num_computed
+        left = request.max_total_tokens - request.num_computed_tokens
         return (left + self._ageing_tokens_per_s * request.arrival_s, request.arrival_s, request.index)
 
 
@@ -140,7 +140,7 @@ class DeadlineOrder(FirstComeOrder):
         self._due_s = self._room = float("inf")  # the earliest next token, and the tokens that fit before it
 
     def rank(self, request: Request) -> Rank:
-        gap = request.num_known - request.num_computed
+        gap = request.num_known - request.num_computed_tokens
         return (self.due_s(request) - self._per_token_s * gap, request.arrival_s, request.index)
 
     def due_s(self, request: Request) -> float:

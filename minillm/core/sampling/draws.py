@@ -29,8 +29,8 @@ def add_draws(plan: StepPlan, part: Scheduled, vocab_size: int) -> None:
     A part whose next token cannot be drawn gets no draw and an error. The draws after drafted tokens come later
     (``add_drafted_draws``).
     """
-    request, end = part.request, part.start + part.num_tokens
-    before = len(plan.sample_tokens)
+    request, end = part.request, part.start + part.num_scheduled_tokens
+    before = len(plan.logits_indices)
     if request.params.prompt_logprobs is not None:
         _add_prompt_draws(plan, request, part.start, end, request.params.prompt_logprobs)
     if end == request.num_known:
@@ -42,7 +42,7 @@ def add_draws(plan: StepPlan, part: Scheduled, vocab_size: int) -> None:
             plan.logprobs[draw] = min(wanted, vocab_size)
         elif not part.error:
             _add_next_draws(plan, request, transform)
-    part.num_draws = len(plan.sample_tokens) - before
+    part.num_draws = len(plan.logits_indices) - before
 
 
 def _next_transform(request: Request, vocab_size: int) -> tuple[Transform | None, str]:
@@ -95,10 +95,10 @@ def _add_draw(plan: StepPlan, request: Request, token: int, ahead: int, transfor
 
 
 def _append(plan: StepPlan, token: int, params: SamplingParams, number: float) -> int:
-    plan.sample_tokens.append(token)
+    plan.logits_indices.append(token)
     plan.sampling.append(params)
     plan.uniforms.append(number)
-    return len(plan.sample_tokens) - 1
+    return len(plan.logits_indices) - 1
 
 
 def transform_for(request: Request, ahead: Sequence[int] = ()) -> Transform | None:
