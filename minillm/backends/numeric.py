@@ -181,6 +181,8 @@ class NumericBackend(ABC):
             self.draw(hidden, plan, result)
             if result.faults:
                 result.faults = self._origins(plan, list(result.faults))
+                if self._poison:  # then NaN is most likely what was put there to be found
+                    raise ValueError(f"step {plan.step}: {next(iter(result.faults.values()))}")
             if plan.wants_hidden:
                 result.hidden = hidden
         result.elapsed_s = time.perf_counter() - started

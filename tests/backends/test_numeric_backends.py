@@ -165,7 +165,7 @@ def test_an_index_that_would_wrap_is_an_error(
 def test_columns_of_unequal_length_are_an_error(model: LoadedModel, name: str) -> None:
     plan = plan_of([Chunk(IDS, [1, 2, 3])], 4)
     plan.slot_mapping.pop()
-    with pytest.raises(ValueError, match="10 slots for 11 tokens"):
+    with pytest.raises(ValueError, match="10 slot_mapping for 11 tokens"):
         loaded(model, name).run(plan)
 
 

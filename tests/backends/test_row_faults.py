@@ -36,7 +36,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
 
 
 def damaged(model: LoadedModel, name: str, damage: Callable[[Any], None], config: EngineConfig) -> Engine:
-    backend = create_backend(model, name, device="cpu", dtype="float32", debug_poison=True)
+    backend = create_backend(model, name, device="cpu", dtype="float32")
     engine = Engine(backend, config)
     with torch.inference_mode():
         damage(backend.decoder.parameters)
