@@ -70,7 +70,7 @@ ENGINE_MUTANTS: dict[str, list[Edit]] = {
     ],
     "sampled within a prompt": [Edit(PlanBuilder, "_add_parts", "end == request.num_known", "True")],
     "reads past the chunk": [
-        Edit(PlanBuilder, "_add_parts", "lengths.append(end)", "lengths.append(max(end, request.num_known))")
+        Edit(PlanBuilder, "_add_parts", "seq_lens.append(end)", "seq_lens.append(max(end, request.num_known))")
     ],
     "reads short of the decode": [
         Edit(PlanBuilder, "_add_decodes", "request.num_in_flight for request", "request.num_in_flight - 1 for request")
