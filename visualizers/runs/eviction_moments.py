@@ -9,8 +9,8 @@ from collections import Counter
 from dataclasses import dataclass
 from functools import cache
 
-from minillm.core.eviction import EvictionName
-from minillm.core.trace import TraceEvent
+from minillm.core.kv.eviction import EvictionName
+from minillm.core.observe.trace import TraceEvent
 from visualizers.runs import prefix_trace
 from visualizers.runs.bench import BLOCK_SIZE, Bench
 from visualizers.runs.prefix_trace import Traffic, Workload

@@ -13,9 +13,9 @@ from typing import Literal
 from minillm import catalog
 from minillm.backends.simulated import Weightless
 from minillm.core.observe.metrics import request_metrics
+from minillm.core.observe.replay import Replay
 from minillm.core.observe.trace import TraceEvent
 from minillm.core.sampling import uniform
-from minillm.core.trace import Replay, TraceEvent
 from minillm.costs import pcie_bytes_per_s
 from visualizers.runs.bench import BLOCK_SIZE, Bench
 from visualizers.runs.modelled import step_time
