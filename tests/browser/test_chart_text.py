@@ -17,7 +17,7 @@ pytestmark = pytest.mark.browser
 # A font that is wider than most: what fits in it fits in the reader's.
 STYLE = """<style>text { font-family: Verdana, "DejaVu Sans", sans-serif; font-variant-numeric: tabular-nums }
 svg { overflow: visible }</style>"""
-ASIDE_PX = 16  # a legend's square and what is left before it
+CLEAR_PX = 2  # between two texts, or a text and the square before the next one
 OUTSIDE = """(svg) => {
     const box = svg.getBoundingClientRect();
     const out = ({ left, right, top, bottom }) =>
@@ -25,13 +25,19 @@ OUTSIDE = """(svg) => {
     const texts = [...svg.querySelectorAll("text")].filter((t) => t.textContent.trim());
     return texts.filter((t) => out(t.getBoundingClientRect())).map((t) => t.textContent);
 }"""
-TOUCHING = """(svg, aside) => {
-    const words = [...svg.querySelectorAll("text")].filter((t) => t.textContent.trim().length > 6);
+TOUCHING = """(svg, clear) => {
+    const words = [...svg.querySelectorAll("text")].filter((t) => t.textContent.trim().length > 4);
     const texts = words.map((t) => [t.textContent, t.getBoundingClientRect()]);
+    const squares = [...svg.querySelectorAll("path")].map((p) => p.getBoundingClientRect())
+        .filter((r) => r.width > 4 && r.width < 16 && r.height < 16);
+    // Where a legend's square stands before a text, that is where the text begins.
+    const start = (box) => Math.min(box.left, ...squares
+        .filter((q) => q.top < box.bottom && q.bottom > box.top && q.right <= box.left + 1 && q.right > box.left - 9)
+        .map((q) => q.left));
     const found = [];
     for (const [one, a] of texts) for (const [other, b] of texts) {
         const sameLine = Math.abs(a.top - b.top) < 3 && a.left < b.left;
-        if (sameLine && b.left - a.right < aside) found.push([one, other, b.left - a.right]);
+        if (sameLine && start(b) - a.right < clear) found.push([one, other, start(b) - a.right]);
     }
     return found;
 }"""
@@ -52,4 +58,4 @@ def test_printed_text_stays_in_its_chart_and_apart(page: Page, stem: str) -> Non
         svg: Any = page.locator("svg")
         assert svg.bounding_box()["width"] <= width + 2
         assert svg.evaluate(OUTSIDE) == [], width
-        assert svg.evaluate(TOUCHING, ASIDE_PX) == [], width
+        assert svg.evaluate(TOUCHING, CLEAR_PX) == [], width

@@ -10,9 +10,11 @@ from minillm.backends.simulated import Weightless
 from minillm.core.backend import Capacity
 from minillm.costs import speculated_tokens
 from minillm.speculate.draft import Ask, Draft, Drafter
+from visualizers.contract import Data
 from visualizers.figures import speculation
-from visualizers.figures.speculation import VISUALIZER
-from visualizers.runs import speculation_run
+from visualizers.figures.speculation import KEPT, MEASURED, OWN, PROMPT, SHOWN, STRUCK, VISUALIZER
+from visualizers.levels.words import measured
+from visualizers.runs import bundled, speculation_run
 from visualizers.runs.speculation_run import DRAFTERS, LENGTHS, Outcome, run, serve
 
 PROMPTS = [[0] * 7] * 4
@@ -86,8 +88,8 @@ def test_the_rule_that_weighs_chances_accepts_more() -> None:
 
 
 def test_the_figure_is_what_the_runs_were() -> None:
-    data = speculation.compute({"setting": "greedy", "length": 4})
-    assert len(data.rows["measured"]) == len(DRAFTERS) * len(LENGTHS) == len(data.rows["drafters"])
+    data = at()
+    assert len(data.rows["drafters"]) == len(DRAFTERS) * len(LENGTHS)
     for drafter in DRAFTERS:
         found = run("greedy", drafter, 4)
         acceptance = run("greedy", drafter, 1).accepted_at[0]
@@ -97,5 +99,40 @@ def test_the_figure_is_what_the_runs_were() -> None:
         assert data.values[f"per_step_{drafter}"] == sum(map(len, found.outputs)) / found.steps
     assert data.values["same_tokens"] == data.values["compared_tokens"]
     assert "are those of the run without drafts" in VISUALIZER.sentence(data)
-    other = speculation.compute({"setting": "rejection", "length": 1})
-    assert "with the same chances" in VISUALIZER.sentence(other)
+    assert "with the same chances" in VISUALIZER.sentence(at(setting="rejection", length=1))
+
+
+def at(**inputs: object) -> Data:
+    return speculation.compute({**VISUALIZER.defaults(), **inputs})
+
+
+@pytest.mark.parametrize("drafter", DRAFTERS)
+@pytest.mark.parametrize("setting", ["greedy", "drawn", "rejection"])
+def test_words_that_are_not_struck_are_the_answer(setting: speculation_run.Setting, drafter: str) -> None:
+    for length in LENGTHS:
+        data = at(setting=setting, drafter=drafter, length=length)
+        words = data.rows["words"]
+        answer = [w["text"] for w in words if w["kind"] in (OWN, KEPT)]
+        output = run(setting, drafter, length).outputs[0]  # type: ignore[arg-type]
+        assert answer == [measured(bundled.decode([t]))["text"] for t in output[: len(answer)]]
+        assert SHOWN <= len(answer) <= SHOWN + length  # the last step is shown whole
+        # A step is one group: kept words, then the struck rest of its draft, then one word of the target's own.
+        steps = {w["group"] for w in words if w["kind"] != PROMPT}
+        for step in steps:
+            kinds = [w["kind"] for w in words if w["group"] == step]
+            kept, struck = kinds.count(KEPT), kinds.count(STRUCK)
+            assert kinds == [KEPT] * kept + [STRUCK] * struck + [OWN]
+            assert kept + struck <= length
+        assert data.values["shown_steps"] == len(steps)
+        assert data.values["shown_kept"] + len(steps) == len(answer)
+
+
+def test_the_line_of_the_drafter_has_its_runs_and_its_formula() -> None:
+    data = at(drafter="ngram", length=8)
+    lines = data.rows["lines"]
+    assert [r["tokens"] for r in lines if r["line"] == MEASURED] == [
+        round(run("greedy", "ngram", k).tokens_per_draft, 4) for k in LENGTHS
+    ]
+    assert [r["k"] for r in lines if r["now"]] == [8]
+    ends = {r["line"]: r["tokens"] for r in lines}  # the last record of each line
+    assert {r["line"]: r["tokens"] for r in data.rows["ends"]} == pytest.approx(ends, abs=1e-4)

@@ -11,7 +11,8 @@ from visualizers.contract import Data
 from visualizers.figures import token_trees
 from visualizers.figures.token_trees import HEAD_TITLES, KEPT, VISUALIZER, _text
 from visualizers.runs import bundled, speculation_run
-from visualizers.runs.token_tree_run import HEADS, SETTINGS, SIZES, STEPS, Seen, run, run_heads
+from visualizers.runs.speculation_run import Seen
+from visualizers.runs.token_tree_run import HEADS, SETTINGS, SIZES, STEPS, run, run_heads
 
 
 def at(**inputs: object) -> Data:

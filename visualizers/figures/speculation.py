@@ -1,4 +1,4 @@
-"""Drafts measured on the engine: tokens of a verifying step over the length of drafts, beside what the formula says."""
+"""Drafts on the engine: which drafted words are kept, and tokens of a verifying step beside what the formula says."""
 
 from __future__ import annotations
 
@@ -10,17 +10,19 @@ import altair as alt
 
 from minillm.costs import speculated_tokens
 from visualizers.contract import Choice, Column, Data, Number, Table, Visualizer
-from visualizers.levels.charts import Spec, colour_scale, rows, spec
-from visualizers.runs import speculation_run
+from visualizers.levels.charts import Spec, rows, spec
+from visualizers.levels.lines import end_labels, labelled_ends
+from visualizers.levels.words import Look, flow, measured
+from visualizers.palette import colour
+from visualizers.runs import bundled, speculation_run
 from visualizers.runs.bundled import DRAFT_MODEL, MODEL
-from visualizers.runs.speculation_run import DRAFTERS, LENGTHS, OUTPUT_TOKENS, PROMPTS, Name
+from visualizers.runs.speculation_run import DRAFTERS, LENGTHS, OUTPUT_TOKENS, PROMPTS, Outcome
 
 TITLES = {"ngram": "n-gram", "suffix": "suffix", "draft": "draft model"}
-COLOURS = {title: f"series-{i + 1}" for i, title in enumerate(TITLES.values())}
-FULL: tuple[Name, ...] = (
-    "ngram",
-    "draft",
-)  # always draft as many as they may: a suffix's draft is as long as its match is good
+SHOWN = 36  # output tokens of the first answer that are drawn
+PROMPT, OWN, KEPT, STRUCK = "prompt", "the target's own", "drafted and kept", "drafted and struck"
+LOOKS = {PROMPT: Look(None, "muted"), OWN: Look(), KEPT: Look("decode"), STRUCK: Look("free", "muted", True)}
+MEASURED, FORMULA = "measured", "by formula"
 SETTINGS = {
     "greedy": "temperature 0",
     "drawn": "temperature 1, the target's own draws",
@@ -30,12 +32,22 @@ SETTINGS = {
 
 def compute(inputs: Mapping[str, Any]) -> Data:
     """Each drafter at each length, and the formula from what it had accepted of drafts of one token."""
-    setting, length = inputs["setting"], int(inputs["length"])
+    setting, length, chosen = inputs["setting"], int(inputs["length"]), inputs["drafter"]
     plain = speculation_run.run(setting, None)
     served = {(d, k): speculation_run.run(setting, d, k) for d in DRAFTERS for k in LENGTHS}
     first = {d: served[d, 1].accepted_at[0] for d in DRAFTERS}
+    words, steps = _words(served[chosen, length])
+    kinds = [word["kind"] for word in words]
     values: dict[str, Any] = {
         "length": length,
+        "drafter_title": TITLES[chosen],
+        "shown_tokens": kinds.count(KEPT) + kinds.count(OWN),
+        "shown_steps": steps,
+        "shown_kept": kinds.count(KEPT),
+        "shown_struck": kinds.count(STRUCK),
+        "tokens": served[chosen, length].tokens_per_draft,
+        "predicted": speculated_tokens(first[chosen], length),
+        "acceptance": first[chosen],
         "output_tokens": sum(map(len, plain.outputs)),
         "same_tokens": sum(
             a == b
@@ -57,28 +69,20 @@ def compute(inputs: Mapping[str, Any]) -> Data:
             f"drafted_share_{d}": here.drafts / here.steps,
             f"kept_share_{d}": here.accepted / here.drafted,
         }
+    lines = {
+        MEASURED: [(k, served[chosen, k].tokens_per_draft) for k in LENGTHS],
+        FORMULA: [(k, speculated_tokens(first[chosen], k)) for k in range(1, LENGTHS[-1] + 1)],
+    }
     return Data(
         values,
         {
-            "measured": [
-                {"k": k, "drafter": TITLES[d], "tokens": round(run.tokens_per_draft, 4)}
-                for (d, k), run in served.items()
+            "words": words,
+            "lines": [
+                {"line": name, "k": k, "tokens": round(tokens, 4), "now": name == MEASURED and k == length}
+                for name, line in lines.items()
+                for k, tokens in line
             ],
-            "formula": [
-                {"k": k, "drafter": TITLES[d], "tokens": round(speculated_tokens(first[d], k), 4)}
-                for d in DRAFTERS
-                for k in range(1, LENGTHS[-1] + 1)
-            ],
-            "depths": [
-                {"depth": i + 1, "drafter": TITLES[d], "share": round(share, 4)}
-                for d in FULL
-                for i, share in enumerate(served[d, LENGTHS[-1]].accepted_at)
-            ],
-            "powers": [
-                {"depth": i, "drafter": TITLES[d], "share": round(first[d] ** i, 4)}
-                for d in FULL
-                for i in range(1, LENGTHS[-1] + 1)
-            ],
+            "ends": labelled_ends({name: line[-1] for name, line in lines.items()}, "k", "tokens"),
             "drafters": [
                 {
                     "drafter": TITLES[d],
@@ -96,40 +100,55 @@ def compute(inputs: Mapping[str, Any]) -> Data:
     )
 
 
+def _words(run: Outcome) -> tuple[list[dict[str, Any]], int]:
+    """The first answer with all that was drafted for it, and how many steps its shown tokens took."""
+    drafts = {seen.place: seen for seen in run.seen}
+    words = [{**measured(bundled.decode([t])), "kind": PROMPT, "group": 0} for t in bundled.encode(PROMPTS[0])]
+    place = step = 0
+    while place < SHOWN:  # a step is shown whole
+        step += 1
+        seen = drafts.get(place)
+        for node, token_id in enumerate(seen.token_ids if seen else ()):
+            kind = KEPT if seen and node in seen.kept else STRUCK
+            words.append({**measured(bundled.decode([token_id])), "kind": kind, "group": step})
+        place += len(seen.kept) if seen else 0
+        if place < len(run.outputs[0]):
+            words.append({**measured(bundled.decode([run.outputs[0][place]])), "kind": OWN, "group": step})
+        place += 1
+    return words, step
+
+
 def figure(data: Data) -> Spec:
-    """Above: tokens of a verifying step. Below: how deep drafts are accepted. Dashes are the formula."""
+    """The answer with the drafted words in it, and below it what a step yields. Dashes are the formula."""
     return _chart()
 
 
 @cache
 def _chart() -> Spec:
-    tokens = _lines("measured", "formula", "k", "tokens", "tokens of a draft, at most", legend=True)
-    tokens = tokens.properties(title="Tokens of a step that verifies a draft")
-    depths = _lines("depths", "powers", "depth", "share", "place in a draft of 8")
-    depths = depths.properties(title="Drafts of which a token so deep is accepted")
-    return spec(alt.vconcat(tokens, depths, spacing=24).resolve_scale(color="independent"))
+    words = flow("words", LOOKS, title="An answer, and what was drafted for it", legend=[KEPT, STRUCK, OWN])
+    return spec(
+        alt.vconcat(words, _lines(), spacing=26, align="none").resolve_scale(color="independent", fill="independent")
+    )
 
 
-def _lines(measured: str, formula: str, field: str, value: str, title: str, *, legend: bool = False) -> Any:
-    share = value == "share"
+def _lines() -> Any:
     x = alt.X(
-        f"{field}:Q",
-        title=title,
+        "k:Q",
+        title="tokens of a draft, at most",
         scale=alt.Scale(domain=[1, LENGTHS[-1]], nice=False),
         axis=alt.Axis(values=LENGTHS, format="d"),
     )
-    y = alt.Y(
-        f"{value}:Q",
-        title=None,
-        scale=alt.Scale(domainMin=0 if share else 1, domainMax=1) if share else alt.Scale(domainMin=1, zero=False),
-        axis=alt.Axis(format="%", tickCount=5) if share else alt.Axis(tickCount=5),
-    )
-    colours = alt.Color(
-        "drafter:N", scale=colour_scale(COLOURS), legend=alt.Legend(symbolType="stroke") if legend else None
-    )
-    dashes = alt.Chart(rows(formula)).mark_line(strokeDash=[5, 4], strokeWidth=1.5).encode(x=x, y=y, color=colours)
-    runs = alt.Chart(rows(measured)).encode(x=x, y=y, color=colours)
-    return alt.layer(dashes, runs.mark_line(), runs.mark_point(), height=170)
+    y = alt.Y("tokens:Q", title=None, scale=alt.Scale(domainMin=1, zero=False), axis=alt.Axis(tickCount=4))
+    lines = alt.Chart(rows("lines"))
+    layers = [
+        lines.transform_filter(f"datum.line === '{FORMULA}'")
+        .mark_line(strokeDash=[5, 4], strokeWidth=1.5, color=colour("muted"))
+        .encode(x=x, y=y),
+        lines.transform_filter(f"datum.line === '{MEASURED}'").mark_line(color=colour("decode")).encode(x=x, y=y),
+        lines.transform_filter("datum.now").mark_point(size=130, color=colour("decode"), opacity=1).encode(x=x, y=y),
+        end_labels("ends", x, y, {MEASURED: "decode", FORMULA: "muted"}),
+    ]
+    return alt.layer(*layers, height=140, title="Tokens of a verifying step, all prompts")
 
 
 def table(data: Data) -> Table:
@@ -150,7 +169,7 @@ def table(data: Data) -> Table:
 
 
 def sentence(data: Data) -> str:
-    """What a draft brings, what the formula says, and that nothing else changed."""
+    """What came of the drafted words, what a draft brings over all, and that nothing else changed."""
     v = data.values
     if v["same_tokens"] == v["compared_tokens"]:
         same = "All {compared_tokens|int} tokens that came out are those of the run without drafts."
@@ -160,10 +179,10 @@ def sentence(data: Data) -> str:
             "with the same chances."
         )
     return (
-        "With drafts of {length|int} the draft model yields {tokens_draft|fixed2} tokens for each step that verifies; "
-        "the formula says {predicted_draft|fixed2}, from the {acceptance_draft|percent} that it had accepted of drafts "
-        "of one. N-grams yield {tokens_ngram|fixed2} where they find something to draft, which is in "
-        "{drafted_share_ngram|percent} of the steps, and {per_step_ngram|fixed2} over all. " + same
+        "Of the words that the drafter ({drafter_title}) guessed for this answer, {shown_kept|int} were kept and "
+        "{shown_struck|int} struck: {shown_tokens|int} tokens took {shown_steps|int} steps of the target. Over all "
+        "prompts a step that verifies a draft of at most {length|int} yields {tokens|fixed2} tokens; the formula says "
+        "{predicted|fixed2}, from the {acceptance|percent} that were kept of drafts of one. " + same
     )
 
 
@@ -183,11 +202,10 @@ VISUALIZER = Visualizer(
     title="What a draft brings",
     badge="run",
     chapters=("7.6",),
-    summary="Three drafters on the engine: tokens of each verifying step over the length of drafts, measured and by "
-    "formula.",
+    summary="The words that a drafter guesses for an answer, kept or struck by the target, and how many tokens a step "
+    "then yields.",
     formula="tokens of a verifying step = (1 - a^(k+1)) / (1 - a), a = accepted share of drafts of one token",
     inputs=(
-        Choice("setting", "Decoding", "greedy", SETTINGS, "How tokens are drawn, and how drafts are verified."),
         Number(
             "length",
             "Draft",
@@ -199,9 +217,19 @@ VISUALIZER = Visualizer(
             instant="grid",
             stops=LENGTHS,
         ),
+        Choice("drafter", "Drafted by", "draft", TITLES, "What guesses: earlier text, or a smaller model."),
+        Choice("setting", "Decoding", "greedy", SETTINGS, "How tokens are drawn, and how drafts are verified."),
     ),
     units={
         "length": "tokens",
+        "drafter_title": "",
+        "shown_tokens": "tokens",
+        "shown_steps": "",
+        "shown_kept": "tokens",
+        "shown_struck": "tokens",
+        "tokens": "",
+        "predicted": "",
+        "acceptance": "",
         "output_tokens": "tokens",
         "same_tokens": "tokens",
         "compared_tokens": "tokens",

@@ -11,16 +11,13 @@ from minillm import hub
 from minillm.backends.numpy_backend import NumpyBackend
 from minillm.core.backend import Backend, Capacity
 from minillm.core.plan import StepPlan, StepResult
-from minillm.core.request import Request
-from minillm.speculate.draft import Ask, Draft
 from minillm.speculate.draft_model import DraftModel
 from minillm.speculate.draft_tree import DraftTree
-from minillm.speculate.tree import ROOT
 from minillm.speculation import Method, Speculate, speculation_for
 from visualizers.runs import bundled
 from visualizers.runs.bundled import DRAFT_MODEL
 from visualizers.runs.measure import one_thread
-from visualizers.runs.speculation_run import OUTPUT_TOKENS, PROMPTS, Outcome, serve
+from visualizers.runs.speculation_run import OUTPUT_TOKENS, PROMPTS, Outcome, Seen, serve
 
 Setting = Literal["greedy", "drawn"]
 Shape = Literal["chain", "tree"]
@@ -29,16 +26,6 @@ HEADS: Mapping[Method, int] = {"mtp": 3, "eagle": 4, "medusa": 8}  # tokens of a
 SHAPES: tuple[Shape, ...] = ("chain", "tree")
 SIZES = (4, 8, 16)  # tokens of a draft
 STEPS = 8  # of the first prompt's answer that are shown
-
-
-@dataclass(frozen=True)
-class Seen:
-    """One draft: its tokens after the known ones, the parent of each, and the path that was kept."""
-
-    last: int  # the token that all of it follows
-    token_ids: tuple[int, ...]
-    parents: tuple[int, ...]
-    kept: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -77,42 +64,15 @@ class _Counted:
         self._inner.close()
 
 
-class Recorder:
-    """A drafter that keeps what another one proposed for the first request."""
-
-    def __init__(self, inner: DraftModel) -> None:
-        self._inner = inner
-        self.cost_ratio = inner.cost_ratio
-        self.wants_hidden, self.uses_slots = inner.wants_hidden, inner.uses_slots
-        self.num_proposals = 0
-        self.drafts: list[tuple[Request, int, Draft]] = []  # with the tokens known then
-
-    def start(self, capacity: Capacity) -> None:
-        self._inner.start(capacity)
-        self.cost_ratio = self._inner.cost_ratio
-
-    def propose(self, asks: Sequence[Ask]) -> Sequence[Draft]:
-        drafts = self._inner.propose(asks)
-        self.num_proposals += 1
-        for ask, draft in zip(asks, drafts, strict=True):
-            if ask.request.index == 0 and draft.token_ids:
-                self.drafts.append((ask.request, ask.request.num_known, draft))
-        return drafts
-
-    def forget(self, request_id: str) -> None:
-        self._inner.forget(request_id)
-
-
 @cache
 def run(setting: Setting, shape: Shape, size: int) -> Drafted:
     """All prompts of `speculation_run` in one batch, with drafts of ``size`` tokens."""
     backend = _Counted(bundled.backend(DRAFT_MODEL))
-    recorder = Recorder(DraftTree(backend) if shape == "tree" else DraftModel(backend))
+    drafter = DraftTree(backend) if shape == "tree" else DraftModel(backend)
     tokens = [bundled.encode(prompt) for prompt in PROMPTS]
     with one_thread():
-        outcome = serve(bundled.backend(), tokens, setting, recorder, size, OUTPUT_TOKENS)
-    seen = tuple(_seen(request, known, draft) for request, known, draft in recorder.drafts[:STEPS])
-    return Drafted(outcome, backend.num_steps / recorder.num_proposals, seen)
+        outcome = serve(bundled.backend(), tokens, setting, drafter, size, OUTPUT_TOKENS)
+    return Drafted(outcome, backend.num_steps / outcome.proposals, outcome.seen[:STEPS])
 
 
 @cache
@@ -125,16 +85,3 @@ def run_heads(setting: Setting, method: Method) -> Outcome:
     tokens = [bundled.encode(prompt) for prompt in PROMPTS]
     with one_thread():
         return serve(bundled.backend(), tokens, setting, drafter, HEADS[method], OUTPUT_TOKENS)
-
-
-def _seen(request: Request, known: int, draft: Draft) -> Seen:
-    """With what came out, which is known by now."""
-    parents = tuple(draft.parent(node) for node in range(len(draft.token_ids)))
-    kept: list[int] = []
-    node = ROOT
-    for candidate, token_id in enumerate(draft.token_ids):  # parents come first
-        position = known + len(kept)
-        if parents[candidate] == node and position < request.num_known and token_id == request.token_ids[position]:
-            kept.append(candidate)
-            node = candidate
-    return Seen(request.token_ids[known - 1], tuple(draft.token_ids), parents, tuple(kept))
