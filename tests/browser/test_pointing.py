@@ -29,7 +29,7 @@ LIT = f'{FIGURE} .hbf-chart [stroke="{palette.colour("text")}"]'
 
 
 def compute(inputs: Mapping[str, Any]) -> Data:
-    words = "one two three one two three".split()
+    words = ["one", "two", "three", "one", "two", "three"]
     records = [{**measured(f" {w}"), "kind": "plain", "group": n % 3} for n, w in enumerate(words)]
     return Data(
         {"cut": inputs["cut"]},
@@ -44,9 +44,7 @@ def compute(inputs: Mapping[str, Any]) -> Data:
 def figure(data: Data) -> Spec:
     bars = alt.Chart(rows("bars")).mark_bar().encode(x="size:Q", y="group:O", stroke=linked())
     stops = alt.Chart(rows("stops")).mark_point(size=100).encode(x="x:Q", y="y:Q")
-    stack = alt.vconcat(
-        flow("words", {"plain": Look("kv")}, title="Words"), linker(bars, "bars"), setter(stops, "cut")
-    )
+    stack = alt.vconcat(flow("words", {"plain": Look("kv")}, title="Words"), linker(bars, "bars"), setter(stops, "cut"))
     return spec(stack.resolve_scale(fill="independent"))
 
 

@@ -217,8 +217,10 @@ VISUALIZER = Visualizer(
             instant="grid",
             stops=LENGTHS,
         ),
-        Choice("drafter", "Drafted by", "draft", TITLES, "What guesses: earlier text, or a smaller model."),
-        Choice("setting", "Decoding", "greedy", SETTINGS, "How tokens are drawn, and how drafts are verified."),
+        Choice("drafter", "Drafted by", "draft", TITLES, "What guesses: earlier text, or a smaller model.", more=True),
+        Choice(
+            "setting", "Decoding", "greedy", SETTINGS, "How tokens are drawn, and how drafts are verified.", more=True
+        ),
     ),
     units={
         "length": "tokens",

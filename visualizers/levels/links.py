@@ -6,6 +6,7 @@ The records of a picture say by their ``group`` to what they belong.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import altair as alt
@@ -16,7 +17,9 @@ GROUP, PARAM = "group", "pointed"
 SETS = "set_"  # a selection of this name and an input's sets that input: `handbook/assets/js/chart.js`
 
 
+@cache
 def _pointed() -> Any:
+    """One for all pictures: they share what is pointed at."""
     return alt.selection_point(name=PARAM, fields=[GROUP], on="pointerover", clear="pointerout", empty=False)
 
 

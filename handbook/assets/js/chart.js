@@ -141,7 +141,22 @@ export class Chart {
     this.#view = new this.#vega.View(this.#vega.parse(spec), { renderer: "svg", container: this.#box, hover: true });
     this.#view.tooltip((_, event, __, value) => this.#explain(event, value));
     this.#rows = datasets;
+    this.#letDrag(spec.signals ?? []);
     this.#shown = this.#kind();
+  }
+
+  /** What a drag on the chart picks (`visualizers/levels/links.py`) sets an input: told as an event. */
+  #letDrag(signals) {
+    const names = signals.map(({ name }) => name).filter((name) => name.startsWith(SETS));
+    this.#box.toggleAttribute("data-drag", names.length > 0);
+    for (const name of names) {
+      const input = name.slice(SETS.length);
+      this.#view.addSignalListener(name, (_, picked) => {
+        const value = picked?.[input]?.[0];
+        if (value === undefined) return;
+        this.#stage.dispatchEvent(new CustomEvent("hbf-set", { detail: { name: input, value } }));
+      });
+    }
   }
 
   /** Draws what changed, in the size it now needs: longer labels push a plot, and a stack is widened to fit. */

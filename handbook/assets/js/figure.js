@@ -114,6 +114,7 @@ class Figure extends HTMLElement {
     on("controls", "input", (event) => this.#moved(event.target));
     on("controls", "submit", (event) => event.preventDefault());
     on("reset", "click", () => this.#reset());
+    on("stage", "hbf-set", ({ detail: { name, value } }) => this.#dragged(name, value));
     on("link", "click", () => this.#copyLink());
     this.#players = [...this.querySelectorAll("[data-play]")].map((button) => new Player(button, this, signal));
     for (const button of this.querySelectorAll("[data-download]")) {
@@ -133,6 +134,14 @@ class Figure extends HTMLElement {
       if (!(problem instanceof InputError)) throw problem;
       this.#note(`${problem.message}.`);
     }
+  }
+
+  /** The reader moved an input by dragging in the chart. */
+  #dragged(name, value) {
+    if (!this.#model.inputs.has(name) || this.#inputs[name] === value) return;
+    this.#note("");
+    this.#set(name, value);
+    publish(this, name, value === this.#initial[name] ? null : value);
   }
 
   #set(name, value) {
