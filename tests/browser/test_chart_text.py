@@ -26,7 +26,7 @@ OUTSIDE = """(svg) => {
     return texts.filter((t) => out(t.getBoundingClientRect())).map((t) => t.textContent);
 }"""
 TOUCHING = """(svg, clear) => {
-    const words = [...svg.querySelectorAll("text")].filter((t) => t.textContent.trim().length > 4);
+    const words = [...svg.querySelectorAll("text")].filter((t) => t.textContent.trim().length > 6);
     const texts = words.map((t) => [t.textContent, t.getBoundingClientRect()]);
     const squares = [...svg.querySelectorAll("path")].map((p) => p.getBoundingClientRect())
         .filter((r) => r.width > 4 && r.width < 16 && r.height < 16);

@@ -13,8 +13,8 @@ from visualizers.contract import Choice, Column, Data, Number, Table, Visualizer
 from visualizers.levels.charts import Spec, colour_scale, rows, spec
 from visualizers.runs import bundled, token_tree_run
 from visualizers.runs.bundled import DRAFT_MODEL, MODEL
-from visualizers.runs.speculation_run import OUTPUT_TOKENS, PROMPTS
-from visualizers.runs.token_tree_run import HEADS, SETTINGS, SHAPES, SIZES, STEPS, Seen
+from visualizers.runs.speculation_run import OUTPUT_TOKENS, PROMPTS, Seen
+from visualizers.runs.token_tree_run import HEADS, SETTINGS, SHAPES, SIZES, STEPS
 
 KEPT, DROPPED = "kept", "thrown away"
 COLOURS = {KEPT: "decode", DROPPED: "draft"}

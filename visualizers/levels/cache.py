@@ -24,7 +24,7 @@ from visualizers.contract import Data, Visualizer
 
 ROOT = Path(__file__).resolve().parents[2]
 _PACKAGES = ("minillm", "visualizers")
-_DRAWING = frozenset(["visualizers.levels.charts", "visualizers.palette"])
+_DRAWING = frozenset(["visualizers.levels.charts", "visualizers.levels.links", "visualizers.palette"])
 _CHECKING = tuple(f"visualizers.levels.{name}" for name in ("cache", "cells", "expressions", "snapshot"))
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import altair as alt
 
 from visualizers import palette
+from visualizers.levels import links
 from visualizers.palette import colour
 
 Spec = dict[str, Any]
@@ -144,6 +145,7 @@ def spec(chart: Any) -> Spec:
     found["config"] = _merged(CONFIG, own)
     _strip_values(found)
     _fill_container(found)
+    links.declare(found)
     if not any(key in found for key in _MULTI):
         found["autosize"] = {"type": "fit-x", "contains": "padding"}
     return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import altair as alt
@@ -10,7 +10,6 @@ import altair as alt
 from visualizers.levels.charts import rows
 from visualizers.palette import colour
 
-LETTER_PX = 7.4  # room for a letter of a name, in a font wider than most
 SIZE = 12
 
 
@@ -20,16 +19,11 @@ def labelled_ends(ends: Mapping[str, tuple[float, float]], x: str, y: str) -> li
     return [{"line": name, x: at, y: value, "below": name == lowest} for name, (at, value) in ends.items()]
 
 
-def end_labels(name: str, x: Any, y: Any, colours: Mapping[str, str], *, align: str = "right") -> Any:
+def end_labels(name: str, x: Any, y: Any, colours: Mapping[str, str]) -> Any:
     """The layer that writes the names of the dataset ``name`` at the right edge."""
     scale = alt.Scale(domain=list(colours), range=[colour(c) for c in colours.values()])
     base = alt.Chart(rows(name))
     ink = alt.Color("line:N", scale=scale, legend=None)
-    over = base.transform_filter("!datum.below").mark_text(align=align, baseline="bottom", dy=-7, fontSize=SIZE)
-    under = base.transform_filter("datum.below").mark_text(align=align, baseline="top", dy=8, fontSize=SIZE)
+    over = base.transform_filter("!datum.below").mark_text(align="right", baseline="bottom", dy=-7, fontSize=SIZE)
+    under = base.transform_filter("datum.below").mark_text(align="right", baseline="top", dy=8, fontSize=SIZE)
     return alt.layer(*(mark.encode(x=x, y=y, text="line:N", color=ink) for mark in (over, under)))
-
-
-def longest(names: Sequence[str]) -> int:
-    """Pixels that the longest of the names takes."""
-    return round(LETTER_PX * max(map(len, names)))

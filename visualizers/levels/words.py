@@ -73,7 +73,7 @@ def flow(name: str, looks: Mapping[str, Look], *, title: Any, legend: Sequence[s
     texts = base.mark_text(fontSize=FONT_PX).encode(
         x=alt.X("middle:Q", scale=None), y=y, text="text:N", color=alt.Color("kind:N", scale=inks, legend=None)
     )
-    layers = [linker(cells, f"{name}_cells"), texts]
+    layers = [linker(cells, name), texts]
     struck = [kind for kind, look in looks.items() if look.struck]
     if struck:
         crossed = base.transform_filter(f"indexof({struck}, datum.kind) >= 0")

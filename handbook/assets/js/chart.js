@@ -3,11 +3,11 @@
  * variables, so a change of theme needs nothing from here.
  */
 
+import { cited } from "./downloads.js";
 import { between, glide, still } from "./tween.js";
 
 const FIRST_SHARE = 0.2; // of a move that is drawn at once
-import { cited } from "./downloads.js";
-
+const SETS = "set_"; // how the selections begin that set an input
 let loading;
 
 /** Vega, loaded once for all figures, from beside this script. */
