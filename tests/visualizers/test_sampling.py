@@ -92,16 +92,35 @@ def test_limits(snapshot: Snapshot) -> None:
     assert all(row["before"] == row["after"] for row in everything.rows["tokens"])
 
 
-def test_parts_of_the_probability_join_and_end_at_1(snapshot: Snapshot) -> None:
-    seen = set()
+def test_the_cut_stands_where_the_candidates_end(snapshot: Snapshot) -> None:
+    bites = set()
     for state in snapshot.states[::13]:
-        mass = state.state.data.rows["mass"]
-        assert [mass[0]["from"], mass[-1]["to"]] == [0, 1]
-        assert all(a["to"] == b["from"] for a, b in itertools.pairwise(mass))
-        seen |= {part["part"] for part in mass}
+        data = state.state.data
+        (cut_row,) = data.rows["cut"]
+        assert cut_row["rank"] == data.values["candidates"]
+        assert cut_row["mass"] == data.values["kept_mass"]
+        line = data.rows["line"]
+        assert line[-1]["mass"] == 1
+        assert all(a["mass"] <= b["mass"] for a, b in itertools.pairwise(line))
+        # The line of a rank lies between its neighbours' wherever the cut stands.
+        around = [r["mass"] for r in line if r["rank"] <= cut_row["rank"]][-1]
+        assert around <= cut_row["mass"] + 1e-9
+        rules = data.rows["rules"]
+        assert min((r["rank"] for r in rules), default=cut_row["rank"]) == cut_row["rank"]
+        bites |= {r["rule"] for r in rules}
         for column in ("before", "after"):
-            assert sum(row[column] for row in state.state.data.rows["tokens"]) == pytest.approx(1, abs=1e-5)
-    assert seen == {"kept", "cut by top-k", "cut by top-p", "cut by min-p"}
+            assert sum(row[column] for row in data.rows["tokens"]) == pytest.approx(1, abs=1e-5)
+    assert bites == {"top-k", "top-p", "min-p"}
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
+def test_where_the_cut_is_dragged_to_it_stands(snapshot: Snapshot, temperature: float) -> None:
+    """A stop of the drag is where the cut then is, as long as min-p is off."""
+    stops = {r["top_p"]: r for r in snapshot.at({"temperature": temperature}).data.rows["stops"]}
+    assert tuple(stops) == GRID["top_p"]
+    for top_p, stop in stops.items():
+        (found,) = snapshot.at({"temperature": temperature, "top_p": top_p}).data.rows["cut"]
+        assert (found["rank"], found["mass"]) == (stop["rank"], stop["mass"])
 
 
 def test_every_state_draws_with_one_chart(snapshot: Snapshot) -> None:

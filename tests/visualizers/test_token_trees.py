@@ -9,8 +9,8 @@ import pytest
 from minillm.speculate.tree import ROOT, depths
 from visualizers.contract import Data
 from visualizers.figures import token_trees
-from visualizers.figures.token_trees import HEAD_TITLES, KEPT, VISUALIZER, _text
-from visualizers.runs import bundled, speculation_run
+from visualizers.figures.token_trees import HEAD_TITLES, KEPT, UNSEEN, VISUALIZER, _text
+from visualizers.runs import speculation_run
 from visualizers.runs.speculation_run import Seen
 from visualizers.runs.token_tree_run import HEADS, SETTINGS, SIZES, STEPS, run, run_heads
 
@@ -86,7 +86,8 @@ def test_the_drawing_is_the_tree(step: int, size: int) -> None:
     data = at(step=step, size=size)
     seen: Seen = run("greedy", "tree", size).seen[step - 1]
     nodes, edges, mask = data.rows["nodes"], data.rows["edges"], data.rows["mask"]
-    assert [n["text"] for n in nodes] == [_text(t) for t in (seen.last, *seen.token_ids)]
+    names = [f"{number} {_text(t)}" for number, t in enumerate(seen.token_ids, start=1)]
+    assert [n["text"] for n in nodes] == [_text(seen.last), *names]
     assert [n["x"] for n in nodes] == [0, *(d + 1 for d in depths(seen.parents))]
     assert [n["state"] == KEPT for n in nodes[1:]] == [i in seen.kept for i in range(len(seen.token_ids))]
     # No two tokens lie on one place, and each edge goes from a parent to its child.
@@ -97,7 +98,12 @@ def test_the_drawing_is_the_tree(step: int, size: int) -> None:
         assert (edge["x2"], edge["y2"]) == places[node + 1]
     # A row of the mask has the token and its ancestors, as many as it is deep.
     for node, depth in enumerate(depths(seen.parents)):
-        columns = [cell["column"] for cell in mask if cell["row"] == node]
+        cells = [cell for cell in mask if cell["group"] == node]
+        assert [cell["row"] for cell in cells] == [names[node]] * len(names)
+        seen_cells = [cell for cell in cells if cell["state"] != UNSEEN]
+        assert all(cell["text"] == _text(seen.token_ids[int(cell["column"]) - 1]) for cell in seen_cells)
+        columns = [int(cell["column"]) - 1 for cell in seen_cells]
+        assert {cell["state"] == KEPT for cell in seen_cells} == {node in seen.kept}
         path = [node]
         while seen.parents[path[-1]] != ROOT:
             path.append(seen.parents[path[-1]])
@@ -108,8 +114,3 @@ def test_the_drawing_is_the_tree(step: int, size: int) -> None:
     assert values["depth"] == max(depths(seen.parents)) + 1
     assert values["branches"] == len(set(range(len(seen.parents))) - set(seen.parents))
     assert values["kept_tokens"] == len(seen.kept)
-
-
-def test_a_token_is_drawn_as_it_is_read() -> None:
-    (token, *_) = bundled.encode(" the")
-    assert _text(token) == "·the"

@@ -12,14 +12,16 @@ import altair as alt
 import numpy as np
 
 from visualizers.contract import Column, Data, Number, Table, Text, Visualizer
-from visualizers.levels.charts import Spec, colour_scale, either, rows, spec
+from visualizers.levels.charts import Spec, either, rows, spec
+from visualizers.levels.links import linked, linker, setter
 from visualizers.palette import colour
-from visualizers.runs.next_token import MAX_CHARACTERS, MODEL, SHOWN, cut, entropy_bits, logits_after
+from visualizers.runs.next_token import MAX_CHARACTERS, MODEL, SHOWN, Cut, Floats, cut, entropy_bits, logits_after
 
 PROMPT = "We must"
 BEFORE, AFTER = "the model's own", "what is drawn from"
-KEPT = "kept"
-CUTS = ("cut by top-k", "cut by top-p", "cut by min-p")
+TOP_P = (0.1, 0.5, 0.8, 0.9, 0.95, 1.0)
+RULES = ("top-k", "top-p", "min-p")
+MEASURED_AT = tuple(sorted({*range(1, 11), *(round(2 ** (n / 4)) for n in range(14, 49))}))  # ranks, even on a log axis
 
 
 def compute(inputs: Mapping[str, Any]) -> Data:
@@ -30,17 +32,21 @@ def compute(inputs: Mapping[str, Any]) -> Data:
     left = cut(scaled, int(inputs["top_k"]), inputs["top_p"], inputs["min_p"])
     final = np.zeros(len(own))
     final[: left.after_min_p] = left.final
-    ends = (left.after_min_p, left.after_top_p, left.after_top_k, len(scaled))
-    reached = [0.0, *(_rounded(scaled[:end].sum()) for end in ends[:3]), 1.0]
-    parts = (KEPT, *reversed(CUTS))
+    reached = np.cumsum(scaled)
+    ranks = [rank for rank in MEASURED_AT if rank < len(own)] + [len(own)]
+
+    def mass(rank: int) -> float:
+        return _rounded(min(1.0, reached[rank - 1]))
+
     tokens = [
-        {"rank": i + 1, "token": text, "before": _rounded(own[i]), "after": _rounded(final[i])}
+        {"rank": i + 1, "group": i + 1, "token": text, "before": _rounded(own[i]), "after": _rounded(final[i])}
         for i, text in enumerate(found.texts)
     ]
     others = len(own) - SHOWN
     tokens.append(
         {
             "rank": SHOWN + 1,
+            "group": 0,
             "token": f"{others:,} others",
             "before": _rounded(own[SHOWN:].sum()),
             "after": _rounded(final[SHOWN:].sum()),
@@ -54,7 +60,7 @@ def compute(inputs: Mapping[str, Any]) -> Data:
             "after_top_k": left.after_top_k,
             "after_top_p": left.after_top_p,
             "candidates": left.after_min_p,
-            "kept_mass": reached[1],
+            "kept_mass": mass(left.after_min_p),
             "top_token": found.texts[0],
             "top_probability_before": _rounded(own[0]),
             "top_probability": _rounded(left.final[0]),
@@ -63,13 +69,28 @@ def compute(inputs: Mapping[str, Any]) -> Data:
         },
         rows={
             "tokens": tokens,
-            "mass": [
-                {"part": part, "from": reached[i], "to": reached[i + 1]}
-                for i, part in enumerate(parts)
-                if reached[i + 1] > reached[i]
+            "line": [{"key": rank, "group": rank, "rank": rank, "mass": mass(rank)} for rank in ranks],
+            "cut": [{"rank": left.after_min_p, "mass": mass(left.after_min_p), "first": 1}],
+            "rules": [
+                {"rule": rule, "rank": after, "place": 0.06 + 0.12 * place}
+                for place, (rule, after, before) in enumerate(_bites(left, len(own)))
+                if after < before
             ],
+            "stops": [{"top_p": p, "rank": rank, "mass": mass(rank)} for p, rank in _stops(scaled, inputs).items()],
+            "room": [{"share": 1.14 * max(t[key] for t in tokens for key in ("before", "after"))}],
         },
     )
+
+
+def _bites(left: Cut, vocabulary: int) -> list[tuple[str, int, int]]:
+    """For each rule how many tokens it leaves, and of how many."""
+    counts = (vocabulary, left.after_top_k, left.after_top_p, left.after_min_p)
+    return [(rule, after, before) for rule, before, after in zip(RULES, counts, counts[1:], strict=False)]
+
+
+def _stops(scaled: Floats, inputs: Mapping[str, Any]) -> dict[float, int]:
+    """For each top-p that can be chosen, the tokens that it leaves: where the cut can stand."""
+    return {p: cut(scaled, int(inputs["top_k"]), p, 0).after_top_p for p in TOP_P}
 
 
 def _rounded(x: float) -> float:
@@ -78,31 +99,76 @@ def _rounded(x: float) -> float:
 
 
 def figure(data: Data) -> Spec:
-    """Where the probability goes, and each token's share before and after."""
+    """What the likeliest tokens hold together, with the cut, and each token's share before and after."""
     return _chart()
 
 
 @cache
 def _chart() -> Spec:
     """The chart, which is the same in every state: built once."""
-    names = {KEPT: "decode", CUTS[2]: "series-4", CUTS[1]: "series-2", CUTS[0]: "series-7"}
-    share = alt.Scale(domain=[0, 1], nice=False)
-    mass = (
-        alt.Chart(rows("mass"), height=22, title="Probability at this temperature")
-        .mark_rect()
-        .encode(
-            x=alt.X("from:Q", scale=share, axis=None),
-            x2="to:Q",
-            color=alt.Color("part:N", scale=colour_scale(names), legend=alt.Legend(offset=6)),
-        )
+    return spec(alt.vconcat(_cumulated(), _bars(), spacing=22))
+
+
+def _cumulated() -> Any:
+    x = alt.X(
+        "rank:Q",
+        title="tokens, the likeliest first",
+        scale=alt.Scale(type="log", base=2, domainMin=1, nice=False),
+        axis=alt.Axis(values=[4**n for n in range(7)], format=",", grid=False),
     )
+    y = alt.Y(
+        "mass:Q", title=None, scale=alt.Scale(domain=[0, 1], nice=False), axis=alt.Axis(format=".0%", tickCount=5)
+    )
+    line, cuts, rules = alt.Chart(rows("line")), alt.Chart(rows("cut")), alt.Chart(rows("rules"))
+    kept = cuts.mark_rect(color=colour("decode"), opacity=0.16).encode(x=alt.X("first:Q"), x2="rank:Q")
+    curve = line.mark_line(interpolate="monotone", color=colour("muted"), strokeWidth=2).encode(x=x, y=y)
+    dots = (
+        line.transform_filter(f"datum.rank <= {SHOWN}")
+        .mark_point(size=36, opacity=1, color=colour("muted"), strokeWidth=3)
+        .encode(x=x, y=y, stroke=linked())
+    )
+    edges = rules.mark_rule(color=colour("axis"), strokeDash=[3, 3]).encode(x=x)
+    names = rules.mark_text(align="left", dx=5, fontSize=11, color=colour("muted")).encode(
+        x=x, y=alt.Y("place:Q"), text="rule:N"
+    )
+    edge = cuts.mark_rule(color=colour("decode"), strokeWidth=2, cursor="ew-resize").encode(x=x)
+    handle = cuts.mark_point(size=240, color=colour("decode"), opacity=1, cursor="ew-resize").encode(x=x, y=y)
+    label = (
+        cuts.transform_calculate(
+            text="format(datum.rank, ',') + ' token' + (datum.rank > 1 ? 's, ' : ', ') + format(datum.mass, '.1%')"
+        )
+        .transform_calculate(side="datum.rank > 64 ? 'right' : 'left'")
+        .mark_text(fontWeight=600, baseline="bottom", dy=-12, fontSize=12)
+    )
+    sides = [
+        label.transform_filter(f"datum.side === '{side}'").mark_text(
+            align=side, dx=dx, fontWeight=600, fontSize=12, dy=-2
+        )
+        for side, dx in (("right", -12), ("left", 12))
+    ]
+    stops = alt.Chart(rows("stops")).mark_point(
+        filled=False, size=70, color=colour("decode"), strokeWidth=1.5, opacity=1, cursor="ew-resize"
+    )
+    return alt.layer(
+        *(kept, edges, names, curve, linker(dots, "line"), edge),
+        setter(stops.encode(x=x, y=y), "top_p"),
+        handle,
+        *(side.encode(x=x, y=y, text="text:N") for side in sides),
+        height=190,
+        title="What the likeliest tokens hold together",
+    )
+
+
+def _bars() -> Any:
     order = alt.Y("token:N", sort=alt.EncodingSortField("rank", op="min"), axis=alt.Axis(title=None, labelLimit=110))
 
     def x(field: str) -> alt.X:
-        return alt.X(f"{field}:Q", scale=share, axis=alt.Axis(format=".0%", title=None))
+        return alt.X(f"{field}:Q", scale=alt.Scale(nice=False, zero=True), axis=None)
 
-    base = alt.Chart(rows("tokens"), height=alt.Step(26))
-    before = base.mark_bar(height={"band": 0.86}, color=colour("free"), opacity=0.35).encode(x=x("before"), y=order)
+    base = alt.Chart(rows("tokens"), height=alt.Step(24))
+    before = base.mark_bar(height={"band": 0.86}, color=colour("free"), opacity=0.35, strokeWidth=1.5).encode(
+        x=x("before"), y=order, stroke=linked()
+    )
     after = base.mark_bar(height={"band": 0.46}, color=colour("decode")).encode(x=x("after"), y=order)
     labels = (
         base.transform_calculate(
@@ -117,9 +183,9 @@ def _chart() -> Spec:
             color=either(alt.ColorValue, "datum.after > 0", colour("text"), colour("muted")),
         )
     )
+    room = alt.Chart(rows("room")).mark_point(opacity=0).encode(x=x("share"))
     title = alt.TitleParams("Next token: pale before, strong after", subtitle="· is a space")
-    bars = alt.layer(before, after, labels, title=title)
-    return spec(alt.vconcat(mass, bars, spacing=18))
+    return alt.layer(linker(before, "bars"), after, labels, room, title=title)
 
 
 def table(data: Data) -> Table:
@@ -165,7 +231,19 @@ VISUALIZER = Visualizer(
         "reaches top_p; keep p >= min_p * highest p; normalize"
     ),
     inputs=(
-        Text("prompt", "Prompt", PROMPT, MAX_CHARACTERS, "What the model goes on from; run live to change it."),
+        Number(
+            "top_p",
+            "Top-p",
+            "",
+            0.9,
+            0.1,
+            1.0,
+            "Keep the shortest head that reaches this probability; 1 keeps all. The cut in the chart can be dragged.",
+            words={1: "off"},
+            integer=False,
+            instant="grid",
+            stops=TOP_P,
+        ),
         Number(
             "temperature",
             "Temperature",
@@ -189,20 +267,8 @@ VISUALIZER = Visualizer(
             "Keep the k most likely; 0 keeps all.",
             words={0: "off"},
             instant="grid",
+            more=True,
             stops=(0, 1, 3, 10, 40),
-        ),
-        Number(
-            "top_p",
-            "Top-p",
-            "",
-            0.9,
-            0.1,
-            1.0,
-            "Keep the shortest head that reaches this probability; 1 keeps all.",
-            words={1: "off"},
-            integer=False,
-            instant="grid",
-            stops=(0.1, 0.5, 0.8, 0.9, 0.95, 1.0),
         ),
         Number(
             "min_p",
@@ -215,7 +281,11 @@ VISUALIZER = Visualizer(
             words={0: "off"},
             integer=False,
             instant="grid",
+            more=True,
             stops=(0.0, 0.02, 0.1, 0.3),
+        ),
+        Text(
+            "prompt", "Prompt", PROMPT, MAX_CHARACTERS, "What the model goes on from; run live to change it.", more=True
         ),
     ),
     units={

@@ -10,14 +10,18 @@ import altair as alt
 
 from minillm.speculate.tree import ROOT, depths, visible
 from visualizers.contract import Choice, Column, Data, Number, Table, Visualizer
-from visualizers.levels.charts import Spec, colour_scale, rows, spec
+from visualizers.levels.charts import Spec, colour_scale, either, rows, spec
+from visualizers.levels.lines import end_labels, labelled_ends
+from visualizers.levels.links import linked, linker
+from visualizers.levels.words import visible as visible_text
+from visualizers.palette import colour
 from visualizers.runs import bundled, token_tree_run
 from visualizers.runs.bundled import DRAFT_MODEL, MODEL
 from visualizers.runs.speculation_run import OUTPUT_TOKENS, PROMPTS, Seen
 from visualizers.runs.token_tree_run import HEADS, SETTINGS, SHAPES, SIZES, STEPS
 
-KEPT, DROPPED = "kept", "thrown away"
-COLOURS = {KEPT: "decode", DROPPED: "draft"}
+KEPT, DROPPED, UNSEEN = "kept", "thrown away", "not seen"
+COLOURS = {KEPT: "decode", DROPPED: "free"}
 TITLES = {"chain": "draft model, chain", "tree": "draft model, tree"}
 HEAD_TITLES = {"mtp": "MTP", "eagle": "EAGLE", "medusa": "Medusa, tree"}
 NAMES = {**TITLES, **HEAD_TITLES}
@@ -53,16 +57,25 @@ def compute(inputs: Mapping[str, Any]) -> Data:
         {
             **_drawing(seen, levels),
             "mask": [
-                {"row": i, "column": j, "state": KEPT if i in seen.kept and j in seen.kept else DROPPED}
+                {
+                    "row": _label(seen, i),
+                    "column": str(j + 1),
+                    "text": visible_text(bundled.decode([seen.token_ids[j]])) if sees else "",
+                    "state": (KEPT if i in seen.kept else DROPPED) if sees else UNSEEN,
+                    "group": i,
+                }
                 for i, line in enumerate(visible(seen.parents))
                 for j, sees in enumerate(line)
-                if sees
             ],
-            "extent": [{"row": len(levels) - 1, "column": len(levels) - 1}],
             "shapes": [
                 {"size": n, "shape": TITLES[shape], "tokens": round(found.outcome.tokens_per_draft, 4)}
                 for (shape, n), found in served.items()
             ],
+            "ends": labelled_ends(
+                {TITLES[shape]: (SIZES[-1], served[shape, SIZES[-1]].outcome.tokens_per_draft) for shape in SHAPES},
+                "size",
+                "tokens",
+            ),
             "heads": [
                 {"size": HEADS[m], "shape": HEAD_TITLES[m], "tokens": round(outcome.tokens_per_draft, 4)}
                 for m, outcome in heads.items()
@@ -109,18 +122,22 @@ def _drawing(seen: Seen, levels: Sequence[int]) -> dict[str, list[dict[str, Any]
         return heights[node]
 
     place(ROOT)
-    nodes = [{"x": 0, "y": heights[ROOT], "text": _text(seen.last), "state": KEPT}]
+    nodes = [{"x": 0, "y": heights[ROOT], "text": _text(seen.last), "state": KEPT, "group": ROOT}]
     edges = []
-    for node, (parent, token_id, level) in enumerate(zip(seen.parents, seen.token_ids, levels, strict=True)):
-        state = KEPT if node in seen.kept else DROPPED
-        nodes.append({"x": level + 1, "y": heights[node], "text": _text(token_id), "state": state})
-        edges.append({"x": level, "y": heights[parent], "x2": level + 1, "y2": heights[node], "state": state})
+    for node, (parent, level) in enumerate(zip(seen.parents, levels, strict=True)):
+        own = {"state": KEPT if node in seen.kept else DROPPED, "group": node}
+        nodes.append({"x": level + 1, "y": heights[node], "text": _label(seen, node), **own})
+        edges.append({"x": level, "y": heights[parent], "x2": level + 1, "y2": heights[node], **own})
     return {"nodes": nodes, "edges": edges}
 
 
+def _label(seen: Seen, node: int) -> str:
+    """A token with its number, by which the tree and the mask call it."""
+    return f"{node + 1} {_text(seen.token_ids[node])}"
+
+
 def _text(token_id: int) -> str:
-    """A token as it is drawn: a space at its beginning is seen as one."""
-    return bundled.decode([token_id]).replace(" ", "·").replace("\n", "⏎") or "…"
+    return visible_text(bundled.decode([token_id]))
 
 
 def figure(data: Data) -> Spec:
@@ -130,49 +147,53 @@ def figure(data: Data) -> Spec:
 
 @cache
 def _chart() -> Spec:
-    return spec(alt.vconcat(_tree(), _mask(), _shapes(), spacing=22).resolve_scale(color="independent"))
+    return spec(alt.vconcat(_tree(), _mask(), _shapes(), spacing=22, align="none").resolve_scale(color="independent"))
 
 
 def _tree() -> Any:
-    x = alt.X("x:Q", axis=None, scale=alt.Scale(nice=False, zero=False, padding=26))
-    y = alt.Y("y:Q", axis=None, scale=alt.Scale(reverse=True, nice=False, zero=False, padding=16))
+    x = alt.X("x:Q", axis=None, scale=alt.Scale(nice=False, zero=False, padding=44))
+    y = alt.Y("y:Q", axis=None, scale=alt.Scale(reverse=True, nice=False, zero=False, padding=18))
     colours = alt.Color("state:N", scale=colour_scale(COLOURS), legend=alt.Legend(values=list(COLOURS)))
-    edges = alt.Chart(rows("edges")).mark_rule(strokeWidth=2).encode(x=x, x2="x2:Q", y=y, y2="y2:Q", color=colours)
+    edges = (
+        alt.Chart(rows("edges"))
+        .mark_rule(strokeCap="round")
+        .encode(x=x, x2="x2:Q", y=y, y2="y2:Q", color=colours, strokeWidth=_if_kept(alt.StrokeWidthValue, 4, 1.5))
+    )
     nodes = alt.Chart(rows("nodes"))
-    points = nodes.mark_point(size=60, opacity=1).encode(x=x, y=y, color=colours)
-    texts = nodes.mark_text(baseline="bottom", dy=-5, fontSize=11).encode(x=x, y=y, text="text:N")
-    return alt.layer(edges, points, texts, height=230, title="The draft of one step")
+    points = nodes.mark_point(size=90, opacity=1, strokeWidth=3).encode(x=x, y=y, color=colours, stroke=linked())
+    words = nodes.mark_text(baseline="bottom", dy=-7, fontSize=12)
+    ground = nodes.mark_text(  # where an edge would cross a word
+        baseline="bottom", dy=-7, fontSize=12, stroke=colour("page"), strokeWidth=5, strokeJoin="round"
+    ).encode(x=x, y=y, text="text:N")
+    texts = words.encode(x=x, y=y, text="text:N", color=_if_kept(alt.ColorValue, colour("text"), colour("muted")))
+    return alt.layer(edges, ground, linker(points, "nodes"), texts, height=230, title="The draft of one step")
+
+
+def _if_kept(channel: Any, yes: Any, no: Any) -> Any:
+    return either(channel, f"datum.state === '{KEPT}'", yes, no)
 
 
 def _mask() -> Any:
-    def axis(field: str) -> dict[str, Any]:
-        return {
-            "field": field,
-            "type": "quantitative",
-            "title": None,
-            "axis": alt.Axis(labels=False, ticks=False, grid=False, domain=False),
-            "scale": alt.Scale(domainMin=0, nice=False, reverse=field == "row"),
-        }
-
+    """A row for each drafted token; the columns that it sees are its ancestors and itself."""
+    x = alt.X("column:O", sort=None, axis=alt.Axis(orient="top", title=None, labelAngle=0, domain=False, ticks=False))
+    y = alt.Y("row:O", sort=None, axis=alt.Axis(title=None, labelLimit=110))
     cells = (
         alt.Chart(rows("mask"))
-        .transform_calculate(right="datum.column + 0.92", below="datum.row + 0.92")
-        .mark_rect()
+        .mark_rect(cornerRadius=2, strokeWidth=1.5)
         .encode(
-            x=alt.X(**axis("column")),
-            x2="right:Q",
-            y=alt.Y(**axis("row")),
-            y2="below:Q",
-            color=alt.Color("state:N", scale=colour_scale(COLOURS), legend=None),
+            x=x,
+            y=y,
+            color=alt.Color("state:N", scale=colour_scale({**COLOURS, UNSEEN: "grid"}), legend=None),
+            fillOpacity=either(alt.FillOpacityValue, f"datum.state === '{UNSEEN}'", 0.35, 0.55),
+            stroke=linked(),
         )
     )
-    extent = (
-        alt.Chart(rows("extent"))
-        .transform_calculate(right="datum.column + 1", below="datum.row + 1")
-        .mark_point(opacity=0)
-        .encode(x=alt.X("right:Q"), y=alt.Y("below:Q"))
+    words = (
+        alt.Chart(rows("mask"))
+        .mark_text(fontSize=11, opacity=alt.ExprRef("width > 480 && domain('y').length < 12 ? 1 : 0"))
+        .encode(x=x, y=y, text="text:N")
     )
-    return alt.layer(cells, extent, height=150, title="Its mask: a row sees its ancestors")
+    return alt.layer(linker(cells, "mask"), words, height=alt.Step(21), title="What each token sees in that step")
 
 
 def _shapes() -> Any:
@@ -182,12 +203,18 @@ def _shapes() -> Any:
         scale=alt.Scale(type="log", base=2, domain=[min(HEADS.values()), SIZES[-1]], nice=False),
         axis=alt.Axis(values=[min(HEADS.values()), *SIZES], format="d"),
     )
-    y = alt.Y("tokens:Q", title=None, scale=alt.Scale(zero=False), axis=alt.Axis(tickCount=4))
-    colours = alt.Color("shape:N", scale=colour_scale(SHAPE_COLOURS), legend=alt.Legend())
+    y = alt.Y("tokens:Q", title=None, scale=alt.Scale(zero=False, padding=14), axis=alt.Axis(tickCount=4))
+    colours = alt.Color("shape:N", scale=colour_scale(SHAPE_COLOURS), legend=None)
     lines = alt.Chart(rows("shapes")).encode(x=x, y=y, color=colours)
-    heads = alt.Chart(rows("heads")).mark_point(shape="diamond", size=130, opacity=1).encode(x=x, y=y, color=colours)
-    layers = (lines.mark_line(), lines.mark_point(), heads)
-    return alt.layer(*layers, height=130, title="Tokens of a step that verifies, all prompts")
+    heads = alt.Chart(rows("heads")).encode(x=x, y=y, color=colours)
+    layers = (
+        lines.mark_line(),
+        lines.mark_point(),
+        heads.mark_point(shape="diamond", size=130, opacity=1),
+        heads.mark_text(align="left", dx=10, fontSize=12).encode(text="shape:N"),
+        end_labels("ends", x, y, {title: SHAPE_COLOURS[title] for title in TITLES.values()}),
+    )
+    return alt.layer(*layers, height=170, title="Tokens of a verifying step, all prompts")
 
 
 def table(data: Data) -> Table:
@@ -245,6 +272,7 @@ VISUALIZER = Visualizer(
             "The most tokens of a draft, those of all branches counted.",
             instant="grid",
             stops=SIZES,
+            more=True,
         ),
         Choice(
             "setting",
@@ -252,6 +280,7 @@ VISUALIZER = Visualizer(
             SETTINGS[0],
             {"greedy": "0", "drawn": "1"},
             "How tokens are drawn; drafts are verified by the target's own draws.",
+            more=True,
         ),
     ),
     units={
