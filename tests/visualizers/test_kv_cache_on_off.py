@@ -14,15 +14,17 @@ from visualizers.contract import InputError
 from visualizers.figures import kv_cache_on_off as figure
 from visualizers.figures.kv_cache_on_off import STOPS, VISUALIZER
 from visualizers.levels.snapshot import Snapshot
+from visualizers.levels.words import visible
 from visualizers.runs import cache_race
 from visualizers.runs.cache_race import MEASURED, Lap, Race, step_flops, totals
+from visualizers.runs.measure import Times
 
 
 @pytest.fixture(scope="module", autouse=True)
-def one_repeat() -> Iterator[None]:
+def few_repeats() -> Iterator[None]:
     """No test looks at how long anything took."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cache_race, "REPEATS", 1)
+        patch.setattr(cache_race, "REPEATS", 2)  # no fewer have a spread
         yield
 
 
@@ -48,6 +50,9 @@ def test_one_way_runs_one_row_and_the_other_all_rows(monkeypatch: pytest.MonkeyP
     at_16 = [p for p in plans if p.seq_lens == [16]]
     assert [len(p.token_ids) for p in at_16] == [1, 16, 1]
     cached, whole, goes_on = at_16
+    at_16 = [p for p in plans if p.context_lengths == [16]]
+    assert [len(p.token_ids) for p in at_16] == [1, 1, 16, 16, 1]
+    cached, _, whole, _, goes_on = at_16
     assert cached.block_tables == goes_on.block_tables
     assert not set(whole.block_tables[0]) & set(cached.block_tables[0])
 
@@ -103,7 +108,7 @@ def test_flops_are_those_that_the_decoder_does(monkeypatch: pytest.MonkeyPatch, 
 
 def test_totals_are_exact_where_times_are_straight_lines() -> None:
     """With t(n) = 2 n, the tokens from 8 to 64 take 2 * (8 + ... + 64) seconds, ends counted half; t(8) begins."""
-    laps = [Lap(n, 1.0, 2.0 * n, 0.0, 0.0, True) for n in (8, 16, 64)]
+    laps = [Lap(n, Times(1.0, 1.0, 1.0), Times(2.0 * n, n, 3.0 * n), 0.0, 0.0, True) for n in (8, 16, 64)]
     inner = sum(2.0 * n for n in range(8, 65)) - 8.0 - 64.0
     assert totals(laps, "without_s")[-1] == pytest.approx(16.0 + inner)
     assert totals(laps, "with_s") == [1.0, 9.0, 57.0]
@@ -115,6 +120,31 @@ def test_arithmetic_alone_is_never_above_the_measurement(snapshot: Snapshot) -> 
         s: np.array([p["ms"] for p in points if p["series"] == s]) for s in (figure.WITHOUT, figure.ARITHMETIC)
     }
     assert (by_series[figure.ARITHMETIC] <= by_series[figure.WITHOUT] * (1 + 1e-12)).all()
+
+
+def test_the_drawn_rows_are_those_of_the_two_ways(snapshot: Snapshot) -> None:
+    """What is drawn for a step is what its plan has: one new row with the cache, all known tokens without."""
+    cells = snapshot.default.data.rows["cells"]
+    steps = list(dict.fromkeys(cell["step"] for cell in cells))
+    prompt = figure.race().prompt_tokens
+    words = [visible(word) for word in figure.race().words(figure.DRAWN)]
+    assert len(steps) == figure.DRAWN + 1 - prompt
+    for known, step in enumerate(steps, start=prompt):
+        kinds = [cell["kind"] for cell in cells if cell["step"] == step]
+        assert len(kinds) == figure.DRAWN
+        assert sum(kind != figure.LATER for kind in kinds) == known
+        assert kinds.count(figure.NEW) == (prompt if known == prompt else 1)
+        assert [cell["text"] for cell in cells if cell["step"] == step][:known] == words[:known]
+
+
+def test_the_sentence_says_whether_the_difference_is_more_than_the_spread(snapshot: Snapshot) -> None:
+    values = snapshot.default.data.values
+    assert values["apart"] in ("more than", "no more than")
+    laps = figure.race().reach(snapshot.default.inputs["length"])
+    assert (values["apart"] == "more than") == laps[-1].whole.differs_from(laps[-1].cached)
+    bands = snapshot.default.data.rows["bands"]
+    assert all(band["low"] <= band["high"] for band in bands)
+    assert len(bands) == 2 * len(laps)
 
 
 def test_every_state_draws(snapshot: Snapshot) -> None:

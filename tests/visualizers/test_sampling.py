@@ -147,7 +147,7 @@ def test_entropy() -> None:
     ("raw", "message"),
     [
         ({"temperature": -1}, "--temperature -1 is outside 0 to 2"),
-        ({"top_p": 0}, r"--top_p 0 is outside 0\.1 to 1"),
+        ({"top_p": 0}, r"--top_p 0 is outside 0\.1"),
         ({"top_k": 2.5}, "--top_k 2.5 is not a whole number"),
         ({"prompt": " "}, "--prompt is empty"),
         ({"prompt": "x" * 251}, "--prompt has 251 characters, the limit is 250"),

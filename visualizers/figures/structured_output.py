@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime
 import json
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -19,10 +19,22 @@ import numpy as np
 
 from visualizers.contract import Choice, Column, Data, Number, Table, Visualizer
 from visualizers.levels.charts import Spec, either, rows, spec
+from visualizers.levels.links import linked, linker
+from visualizers.levels.words import Look, flow
+from visualizers.levels.words import measured as measured_word
 from visualizers.palette import colour
 from visualizers.runs.structured_run import GRAMMARS, MAX_TOKENS, MODEL, Moment, moments
 
 MEASURED = "person"  # the schema of the benchmark that the text speaks of
+STRUCK, NOW = "the model's own favourite, forbidden", "drawn now"
+FREE, FORCED, LATER = "chosen among several", "no alternative", "later"
+LOOKS = {
+    FREE: Look("decode"),
+    FORCED: Look("free"),
+    STRUCK: Look(None, "muted", struck=True),
+    NOW: Look("kv", cursor=True),
+    LATER: Look(None, "free"),
+}
 ENGINES = {"own": "minillm", "library": "llguidance"}
 
 
@@ -75,13 +87,27 @@ def compute(inputs: Mapping[str, Any]) -> Data:
                 }
                 for rank, token in enumerate(now.tokens)
             ],
+            "room": [{"share": 1.16 * max(_rounded(max(t.before, t.after)) for t in now.tokens)}],
+            "words": _words(found, at, "" if own.is_allowed else own.text),
             "steps": [_step(index, moment, index == at) for index, moment in enumerate(found)],
         },
     )
 
 
+def _words(found: Sequence[Moment], at: int, forbidden: str) -> list[dict[str, Any]]:
+    """The output token by token, with the cursor before the one that is drawn at step ``at``."""
+    words = []
+    for index, moment in enumerate(found):
+        if index == at and forbidden:
+            words.append({**measured_word(f" {forbidden}"), "kind": STRUCK, "group": index})
+        kind = NOW if index == at else LATER if index > at else FORCED if moment.num_allowed == 1 else FREE
+        text = moment.drawn or ("the end" if index == len(found) - 1 else "")
+        words.append({**measured_word(f" {text}"), "kind": kind, "group": index})
+    return words
+
+
 def _step(index: int, moment: Moment, is_now: bool) -> dict[str, Any]:
-    return {"step": index, "allowed": moment.num_allowed, "from": 0.5, "now": int(is_now)}
+    return {"step": index, "group": index, "allowed": moment.num_allowed, "from": 0.5, "now": int(is_now)}
 
 
 def _speeds() -> dict[str, float]:
@@ -102,33 +128,35 @@ def _rounded(x: float) -> float:
 
 
 def figure(data: Data) -> Spec:
-    """Above: how many tokens were allowed at each step. Below: the next token, before and after the mask."""
+    """The text with a cursor, the next token before and after the mask, and how many were allowed at each step."""
     return _chart()
 
 
 @cache
 def _chart() -> Spec:
     """The chart, which is the same in every state: built once."""
-    shade = either(alt.ColorValue, "datum.now", colour("decode"), colour("free"))
+    shade = either(alt.ColorValue, "datum.now", colour("kv"), colour("free"))
+    words = flow("words", LOOKS, title="What is written, and what comes next", legend=[FREE, FORCED, NOW, STRUCK])
     steps = (
-        alt.Chart(rows("steps"), height=90, title="Tokens allowed at each step")
-        .mark_bar(width={"band": 0.8})
+        alt.Chart(rows("steps"), height=80, title="Tokens that the grammar allows, at each step")
+        .mark_bar(width={"band": 0.8}, strokeWidth=1.5)
         .encode(
             x=alt.X("step:O", axis=alt.Axis(title=None, labelAngle=0, labelOverlap="greedy")),
             y=alt.Y(
                 "allowed:Q",
-                scale=alt.Scale(type="log", domain=[0.5, 5000], nice=False),
+                scale=alt.Scale(type="log", domainMin=0.5, nice=False),
                 axis=alt.Axis(title=None, values=[1, 10, 100, 1000], format=","),
             ),
             y2="from:Q",
             color=shade,
+            stroke=linked(),
         )
     )
-    share = alt.Scale(domain=[0, 1], nice=False)
+    share = alt.Scale(nice=False, zero=True)
     order = alt.Y("token:N", sort=alt.EncodingSortField("rank", op="min"), axis=alt.Axis(title=None, labelLimit=110))
 
     def x(field: str) -> alt.X:
-        return alt.X(f"{field}:Q", scale=share, axis=alt.Axis(format=".0%", title=None))
+        return alt.X(f"{field}:Q", scale=share, axis=None)
 
     base = alt.Chart(rows("tokens"), height=alt.Step(24))
     before = base.mark_bar(height={"band": 0.86}, color=colour("free"), opacity=0.35).encode(x=x("before"), y=order)
@@ -147,8 +175,10 @@ def _chart() -> Spec:
             color=either(alt.ColorValue, "datum.verdict == 'allowed'", colour("text"), colour("muted")),
         )
     )
-    bars = alt.layer(before, after, labels, title="Next token: pale before, strong after")
-    return spec(alt.vconcat(steps, bars, spacing=18))
+    room = alt.Chart(rows("room")).mark_point(opacity=0).encode(x=x("share"))
+    bars = alt.layer(before, after, labels, room, title="Next token: pale by the model, strong by the mask")
+    stack = alt.vconcat(words, bars, linker(steps, "steps"), spacing=20, align="none")
+    return spec(stack.resolve_scale(color="independent", fill="independent"))
 
 
 def table(data: Data) -> Table:
@@ -201,23 +231,24 @@ VISUALIZER = Visualizer(
         "that the tokens left can finish; p = softmax(logits where allowed, else -inf)"
     ),
     inputs=(
+        Number(
+            "written",
+            "Written",
+            "tokens",
+            21,  # where the grammar leaves three beginnings, and the model would go on otherwise
+            0,
+            MAX_TOKENS,
+            "Tokens of the output so far; the last position is its end.",
+            instant="grid",
+            play=True,
+        ),
         Choice(
             "grammar",
             "Grammar",
             "schema",
             {name: source.title for name, source in GRAMMARS.items()},
             "What the whole output has to match; run live to write your own.",
-        ),
-        Number(
-            "written",
-            "Written",
-            "tokens",
-            13,
-            0,
-            MAX_TOKENS,
-            "Tokens of the output so far; the last position is its end.",
-            instant="grid",
-            play=True,
+            more=True,
         ),
     ),
     units={

@@ -13,6 +13,7 @@ from visualizers.contract import Choice, Column, Data, Number, Table, Visualizer
 from visualizers.levels.charts import Spec, colour_scale, either, rows, spec
 from visualizers.levels.lines import end_labels, labelled_ends
 from visualizers.levels.links import linked, linker
+from visualizers.levels.words import fitting, measured
 from visualizers.levels.words import visible as visible_text
 from visualizers.palette import colour
 from visualizers.runs import bundled, token_tree_run
@@ -60,7 +61,8 @@ def compute(inputs: Mapping[str, Any]) -> Data:
                 {
                     "row": _label(seen, i),
                     "column": str(j + 1),
-                    "text": visible_text(bundled.decode([seen.token_ids[j]])) if sees else "",
+                    **measured(bundled.decode([seen.token_ids[j]]) if sees else ""),
+                    "columns": len(levels),
                     "state": (KEPT if i in seen.kept else DROPPED) if sees else UNSEEN,
                     "group": i,
                 }
@@ -188,11 +190,7 @@ def _mask() -> Any:
             stroke=linked(),
         )
     )
-    words = (
-        alt.Chart(rows("mask"))
-        .mark_text(fontSize=11, opacity=alt.ExprRef("width > 480 && domain('y').length < 12 ? 1 : 0"))
-        .encode(x=x, y=y, text="text:N")
-    )
+    words = fitting(alt.Chart(rows("mask"))).mark_text(fontSize=11).encode(x=x, y=y, text="fits:N")
     return alt.layer(linker(cells, "mask"), words, height=alt.Step(21), title="What each token sees in that step")
 
 

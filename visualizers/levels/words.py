@@ -6,6 +6,7 @@ together with it. The browser breaks the lines, so one set of records serves eve
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,16 +26,17 @@ _NARROW, _SLIM, _WIDE = frozenset("ijl|.,:;'!·"), frozenset('frtI()[]{}-/" '), 
 
 @dataclass(frozen=True)
 class Look:
-    """How words of a kind look: colour of the cell and of the letters (None for no cell), and a line through."""
+    """How words of a kind look: colours of the cell (None for none) and the letters, a line through, a cursor."""
 
     fill: str | None = None
     text: str = "text"
     struck: bool = False
+    cursor: bool = False
 
 
 def visible(text: str) -> str:
     """A token as it is drawn: its cell stands for the space at its beginning, and what nobody sees is marked."""
-    return text.removeprefix(" ").replace(" ", "·").replace("\n", "⏎").replace("\t", "⇥") or "·"
+    return text.removeprefix(" ").replace(" ", "·").replace("\n", "⏎").replace("\t", "⇥") or ("·" if text else "")
 
 
 def measured(text: str) -> dict[str, Any]:
@@ -74,10 +76,17 @@ def flow(name: str, looks: Mapping[str, Look], *, title: Any, legend: Sequence[s
         x=alt.X("middle:Q", scale=None), y=y, text="text:N", color=alt.Color("kind:N", scale=inks, legend=None)
     )
     layers = [linker(cells, name), texts]
-    struck = [kind for kind, look in looks.items() if look.struck]
-    if struck:
-        crossed = base.transform_filter(f"indexof({struck}, datum.kind) >= 0")
-        layers.append(
-            crossed.mark_rule(color=colour("muted"), strokeWidth=1.5).encode(x=alt.X("x:Q", scale=None), x2="x2:Q", y=y)
-        )
+    for kind, look in looks.items():
+        these = base.transform_filter(f"datum.kind === {json.dumps(kind)}")
+        if look.struck:
+            line = these.mark_rule(color=colour("muted"), strokeWidth=1.5)
+            layers.append(line.encode(x=alt.X("x:Q", scale=None), x2="x2:Q", y=y))
+        if look.cursor:
+            before = these.mark_tick(orient="vertical", color=colour("text"), thickness=2.5, size=LINE_PX - 3)
+            layers.append(before.encode(x=alt.X("x:Q", scale=None), y=y))
     return alt.layer(*layers, title=title, height=alt.Step(LINE_PX))
+
+
+def fitting(chart: Any) -> Any:
+    """``chart`` with a field ``fits``: the text of a cell where a row of ``columns`` has room for it, else nothing."""
+    return chart.transform_calculate(fits=f"datum.px - {GAP_PX - 3} < width / datum.columns ? datum.text : ''")

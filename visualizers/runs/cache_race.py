@@ -20,13 +20,13 @@ from minillm.backends.plans import Chunk, plan_of
 from minillm.costs import attention_flops, attention_pairs, linear_flops
 from minillm.models.load import load_model
 from minillm.models.spec import ModelSpec
-from visualizers.runs.measure import one_thread, thread_clock
+from visualizers.runs.measure import Times, one_thread, thread_clock
 
 MODEL = "tiny"
 PROMPT = "My fellow citizens,"
 LONGEST = 512
 MEASURED = (8, *range(16, LONGEST + 1, 16))
-REPEATS = 3  # of which the quickest counts: other work on the machine only ever adds time
+REPEATS = 5  # of each step
 BLOCK_SIZE = 16
 
 
@@ -35,11 +35,20 @@ class Lap:
     """The next token after ``length`` tokens, both ways. Differences are of logits."""
 
     length: int
-    with_s: float
-    without_s: float
+    cached: Times
+    whole: Times
     max_difference: float
     largest_logit: float
     same_token: bool
+
+    @property
+    def with_s(self) -> float:
+        """The median with the cache."""
+        return self.cached.median_s
+
+    @property
+    def without_s(self) -> float:
+        return self.whole.median_s
 
 
 class Race:
@@ -56,7 +65,9 @@ class Race:
         # The text's own blocks, and others that the runs without a cache write and never read again.
         self._kept = list(range(1, blocks + 1))
         self._scratch = list(range(blocks + 1, 2 * blocks + 1))
-        self._tokens = model.tokenizer().encode(PROMPT)
+        self._tokenizer = model.tokenizer()
+        self._tokens = self._tokenizer.encode(PROMPT)
+        self.prompt_tokens = len(self._tokens)
         with one_thread():
             self._step(self._tokens[:-1], self._kept, 0)  # the prompt's prefill
             self._lap()  # not kept: the first pass over the weights brings them into the caches
@@ -72,6 +83,10 @@ class Race:
                 self._tokens.append(int(logits.argmax()))
         return [lap for lap in self.laps if lap.length <= length]
 
+    def words(self, count: int) -> list[str]:
+        """The first tokens of the text, prompt included."""
+        return [self._tokenizer.decode([token_id]) for token_id in self._tokens[:count]]
+
     def _lap(self) -> Lap:
         length = len(self._tokens)
         cached = [self._step(self._tokens, self._kept, length - 1) for _ in range(REPEATS)]
@@ -79,8 +94,8 @@ class Race:
         a, b = cached[0][0], whole[0][0]
         return Lap(
             length=length,
-            with_s=min(seconds for _, seconds in cached),
-            without_s=min(seconds for _, seconds in whole),
+            cached=Times.of([seconds for _, seconds in cached]),
+            whole=Times.of([seconds for _, seconds in whole]),
             max_difference=float(np.abs(a - b).max()),
             largest_logit=float(np.abs(b).max()),
             same_token=bool(a.argmax() == b.argmax()),
