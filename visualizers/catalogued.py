@@ -26,7 +26,7 @@ def model_choice(note: str = "", *, title: str = "Model") -> Choice:
     return Choice("model", title, "llama-3.1-8b", titles, f"Sizes as in the published config{note}.")
 
 
-def accelerator_choice(about: str) -> Choice:
+def accelerator_choice(about: str, *, more: bool = False) -> Choice:
     """Every accelerator of the catalogue. ``about``: what a figure takes of it."""
     titles = {slug: machine.title for slug, machine in catalog.accelerators().items()}
-    return Choice("accelerator", "Accelerator", "h100-sxm", titles, about)
+    return Choice("accelerator", "Accelerator", "h100-sxm", titles, about, more=more)

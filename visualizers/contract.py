@@ -180,6 +180,14 @@ class Data:
     rows: Mapping[str, Sequence[Mapping[str, Any]]]
 
 
+def units(plain: str = "", **by_unit: str) -> dict[str, str]:
+    """The units of values, listed by unit: ``units("title limit", bytes="read needed")``; ``plain`` ones have none.
+
+    A value's unit that is no word of Python is given as a dictionary beside it.
+    """
+    return {**dict.fromkeys(plain.split(), ""), **{n: unit for unit, names in by_unit.items() for n in names.split()}}
+
+
 @dataclass(frozen=True)
 class Column:
     """A column of the table: the record's key, heading, unit, and a format of ``visualizers.formats``."""

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
 
 from minillm import catalog
 from visualizers.__main__ import main
+from visualizers.attentions import variants
 from visualizers.contract import InputError
-from visualizers.figures.kv_cache_size import VISUALIZER, variants
+from visualizers.figures.kv_cache_size import CACHE, FREE, TOO_MUCH, VISUALIZER, WEIGHTS
 from visualizers.levels import charts
 from visualizers.levels.snapshot import Snapshot, State
 
@@ -27,7 +29,7 @@ def by_label(state: State) -> dict[str, Any]:
 
 
 def test_command_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["kv-cache-size", "--model", "llama-3.1-8b", "--context", "8192", "--json"]) == 0
+    assert main(["kv-cache-size", "--model", "llama-3.1-8b", "--context", "8192", "--batch", "1", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["bytes_per_token"] == 131_072
     assert found["total_bytes"] == 1_073_741_824
@@ -36,7 +38,7 @@ def test_command_line(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_attentions_of_8b(snapshot: Snapshot) -> None:
-    rows = by_label(snapshot.default)
+    rows = by_label(snapshot.at({"batch": 1}))
     assert {label: row["bytes_per_token"] for label, row in rows.items()} == {
         "as built: GQA, 8 KV heads": 131_072,
         "if MHA: 32 KV heads": 524_288,
@@ -49,7 +51,7 @@ def test_attentions_of_8b(snapshot: Snapshot) -> None:
 
 
 def test_windows_and_whole_blocks(snapshot: Snapshot) -> None:
-    gemma = snapshot.at({"model": "gemma-3-27b", "context": 131_072}).data.values
+    gemma = snapshot.at({"model": "gemma-3-27b", "context": 131_072, "batch": 1}).data.values
     assert gemma["total_bytes"] / 2**30 == pytest.approx(10.41, abs=0.005)
     assert gemma["allocated_bytes"] / 2**30 == 62
     assert gemma["allocated_behind_window_freed_bytes"] == gemma["total_bytes"]
@@ -73,21 +75,20 @@ def test_part_of_a_block_is_reserved_whole(snapshot: Snapshot) -> None:
 
 
 def test_format_of_the_cache(snapshot: Snapshot) -> None:
-    totals = {
-        d: snapshot.at({"dtype": d}).data.values["total_bytes"] / 2**30 for d in ("fp32", "bf16", "fp8", "q8_0", "q4_0")
-    }
+    formats = ("fp32", "bf16", "fp8", "q8_0", "q4_0")
+    totals = {d: snapshot.at({"dtype": d, "batch": 1}).data.values["total_bytes"] / 2**30 for d in formats}
     assert totals == {"fp32": 2, "bf16": 1, "fp8": 0.5, "q8_0": 0.53125, "q4_0": 0.28125}
 
 
 def test_room_beside_the_weights(snapshot: Snapshot) -> None:
     room = 81_559 * 2**20 - 16_060_522_496
-    values = snapshot.default.data.values
+    values = snapshot.at({"batch": 1}).data.values
     assert (
-        values["h100_sequences"] * values["total_bytes"]
+        values["room_sequences"] * values["total_bytes"]
         <= room
-        < (values["h100_sequences"] + 1) * values["total_bytes"]
+        < (values["room_sequences"] + 1) * values["total_bytes"]
     )
-    assert snapshot.at({"model": "llama-3.1-70b"}).data.values["h100_sequences"] == 0
+    assert snapshot.at({"model": "llama-3.1-70b"}).data.values["room_sequences"] == 0
 
 
 @pytest.mark.parametrize("slug", MODELS)
@@ -102,9 +103,35 @@ def test_each_what_if_is_another_attention(slug: str) -> None:
 
 def test_every_state_draws_and_its_expressions_are_its_numbers(snapshot: Snapshot) -> None:
     """The snapshot compares both, at the defaults and at the ends of each formula input."""
-    assert len(snapshot.states) == len(MODELS) * 5
+    assert len(snapshot.states) == len(MODELS) * 5 * len(catalog.accelerators())
     assert len({json.dumps(s.spec, sort_keys=True) for s in snapshot.states}) == 1
-    assert charts.dataset_names(snapshot.states[0].spec) == {"variants", "points", "memories"}
+    assert charts.dataset_names(snapshot.states[0].spec) == {"cells", "variants", "weights", "memory"}
+
+
+@pytest.mark.parametrize("batch", [1, 32, 64, 1024])
+def test_cells_fill_as_far_as_the_memory_is_taken(snapshot: Snapshot, batch: int) -> None:
+    data = snapshot.at({"batch": batch}).data
+    kinds = [cell["kind"] for cell in data.rows["cells"]]
+    share = data.values["needed_share"]
+    assert share == pytest.approx((16_060_522_496 + batch * 2**30) / (81_559 * 2**20))
+    assert kinds.count(WEIGHTS) == round(100 * 16_060_522_496 / (81_559 * 2**20))
+    assert len(kinds) - kinds.count(FREE) == min(100, round(100 * share))
+    # Weights, then the cache, then what is free; a cache that does not fit has a colour of its own.
+    assert kinds == sorted(kinds, key=[WEIGHTS, CACHE, TOO_MUCH, FREE].index)
+    assert (TOO_MUCH in kinds) == (share > 1)
+    assert not (TOO_MUCH in kinds and CACHE in kinds)
+
+
+def test_nothing_is_drawn_outside_the_axis_at_the_ends(snapshot: Snapshot) -> None:
+    """No scale has a domain of its own: bars of a pebibyte are as long as their numbers say, beside each other."""
+    state = snapshot.at({"model": "llama-2-7b", "context": 1_048_576, "batch": 1024, "dtype": "fp32"})
+    scales = re.findall(
+        r'"[xy]": {"axis": null, "field": "[^"]*", "scale": ({[^}]*})', json.dumps(snapshot.spec(state))
+    )
+    assert scales
+    assert all("domain" not in scale and "clamp" not in scale for scale in scales)
+    for row in state.data.rows["variants"]:
+        assert row["to"] - row["from"] == row["total_bytes"]
 
 
 @pytest.mark.parametrize("slug", MODELS)

@@ -16,13 +16,14 @@ from visualizers.levels.charts import Spec, colour_scale, either, rows, spec
 from visualizers.levels.lines import end_labels, labelled_ends
 from visualizers.levels.links import linked, linker
 from visualizers.levels.words import fitting, measured, visible
+from visualizers.palette import colour
 from visualizers.runs.cache_race import MODEL, PROMPT, REPEATS, Race, race, step_flops, totals
 from visualizers.runs.measure import Times
 
 STOPS = (16, 32, 64, 128, 192, 256, 384, 512)
 WITH, WITHOUT, ARITHMETIC = "with the cache", "without: every row again", "its arithmetic alone"
 COLOURS = {WITHOUT: "compute", ARITHMETIC: "muted", WITH: "kv"}
-NEW, AGAIN, LATER = "computed, with and without", "computed again without the cache, read from it with it", ""
+NEW, AGAIN, LATER = "computed in any case", "again, without the cache", ""
 DRAWN = 12  # tokens of the text whose rows are drawn
 
 
@@ -102,14 +103,15 @@ def _spread(times: Times) -> float:
 
 
 def _ends(points: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Where the lines are named: at their ends, and the dotted one in its middle, below."""
-    found = {p["series"]: (p["length"], p["ms"]) for p in points}
-    middle = [p for p in points if p["series"] == ARITHMETIC]
-    names = labelled_ends({name: end for name, end in found.items() if name != ARITHMETIC}, "length", "ms")
-    if middle:
-        half = middle[len(middle) * 3 // 5]
-        names.append({"line": ARITHMETIC, "length": half["length"], "ms": half["ms"], "below": True})
-    return [{**name, "below": name["line"] == ARITHMETIC} for name in names]
+    """Where the lines are named: at their ends, and the dotted one from its middle on, below."""
+    ends = {p["series"]: (p["length"], p["ms"]) for p in points if p["series"] != ARITHMETIC}
+    dotted = [p for p in points if p["series"] == ARITHMETIC]
+    names = [{**end, "side": "end", "below": False} for end in labelled_ends(ends, "length", "ms")]
+    for point in dotted[len(dotted) // 2 : len(dotted) // 2 + 1]:
+        names.append(
+            {"line": ARITHMETIC, "length": point["length"], "ms": point["ms"], "below": True, "side": "middle"}
+        )
+    return names
 
 
 def _cells(runner: Race) -> list[dict[str, Any]]:
@@ -163,7 +165,7 @@ def _times(by_sum: bool) -> Any:
     base = alt.Chart(rows("points")).encode(x=x, y=y, color=inks)
     measured = base.transform_filter(f"datum.series !== '{ARITHMETIC}'")
     dotted = base.transform_filter(f"datum.series === '{ARITHMETIC}'")
-    layers = [measured.mark_line(), measured.mark_point(size=22, opacity=1), end_labels("ends", x, y, COLOURS)]
+    layers = [measured.mark_line(), measured.mark_point(size=22, opacity=1), _names(x, y)]
     if not by_sum:
         band = alt.Chart(rows("bands")).mark_area(opacity=0.3)
         layers[:0] = [
@@ -171,6 +173,13 @@ def _times(by_sum: bool) -> Any:
             dotted.mark_line(strokeDash=[3, 5], strokeWidth=1.5),
         ]
     return alt.layer(*layers, height=200, title=title)
+
+
+def _names(x: Any, y: Any) -> Any:
+    ends = end_labels("ends", x, y, COLOURS).transform_filter("datum.side === 'end'")
+    middle = alt.Chart(rows("ends")).transform_filter("datum.side === 'middle'")
+    text = middle.mark_text(align="left", baseline="top", dx=4, dy=6, fontSize=12, color=colour("muted"))
+    return alt.layer(ends, text.encode(x=x, y=y, text="line:N"))
 
 
 def table(data: Data) -> Table:

@@ -26,8 +26,8 @@ from visualizers.palette import colour
 from visualizers.runs.structured_run import GRAMMARS, MAX_TOKENS, MODEL, Moment, moments
 
 MEASURED = "person"  # the schema of the benchmark that the text speaks of
-STRUCK, NOW = "the model's own favourite, forbidden", "drawn now"
-FREE, FORCED, LATER = "chosen among several", "no alternative", "later"
+STRUCK, NOW = "wanted, forbidden", "drawn now"
+FREE, FORCED, LATER = "chosen", "no alternative", "later"
 LOOKS = {
     FREE: Look("decode"),
     FORCED: Look("free"),
@@ -101,7 +101,7 @@ def _words(found: Sequence[Moment], at: int, forbidden: str) -> list[dict[str, A
         if index == at and forbidden:
             words.append({**measured_word(f" {forbidden}"), "kind": STRUCK, "group": index})
         kind = NOW if index == at else LATER if index > at else FORCED if moment.num_allowed == 1 else FREE
-        text = moment.drawn or ("the end" if index == len(found) - 1 else "")
+        text = moment.drawn or ("end" if index == len(found) - 1 else "")
         words.append({**measured_word(f" {text}"), "kind": kind, "group": index})
     return words
 
@@ -176,7 +176,7 @@ def _chart() -> Spec:
         )
     )
     room = alt.Chart(rows("room")).mark_point(opacity=0).encode(x=x("share"))
-    bars = alt.layer(before, after, labels, room, title="Next token: pale by the model, strong by the mask")
+    bars = alt.layer(before, after, labels, room, title="Next token: pale before, strong after")
     stack = alt.vconcat(words, bars, linker(steps, "steps"), spacing=20, align="none")
     return spec(stack.resolve_scale(color="independent", fill="independent"))
 

@@ -130,6 +130,17 @@ def either(channel: Callable[..., Any], test: str, yes: Any, no: Any) -> Any:
     return channel(no, condition={"test": test, "value": yes})
 
 
+_UNITS = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
+
+
+def bytes_text(field: str, style: str = ".3~r") -> str:
+    """A Vega expression that writes a number of bytes in the unit that suits it."""
+    text = f"{field} + ' B'"
+    for size, unit in reversed(_UNITS):
+        text = f"{field} >= {size} ? format({field} / {size}, '{style}') + ' {unit}' : {text}"
+    return text
+
+
 def spec(chart: Any) -> Spec:
     """The chart as Vega-Lite with the shared look, without data and without a width in pixels.
 
