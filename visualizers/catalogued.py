@@ -20,10 +20,10 @@ def context_limit(model: Model, context_tokens: Any) -> dict[str, Any]:
     return {"within_limit": within, "context_limit_tokens": model.context_tokens}
 
 
-def model_choice(note: str = "", *, title: str = "Model") -> Choice:
+def model_choice(note: str = "", *, title: str = "Model", more: bool = False) -> Choice:
     """Every model of the catalogue. ``note``: what is said of it besides where its sizes are from."""
     titles = {slug: model.title for slug, model in catalog.models().items()}
-    return Choice("model", title, "llama-3.1-8b", titles, f"Sizes as in the published config{note}.")
+    return Choice("model", title, "llama-3.1-8b", titles, f"Sizes as in the published config{note}.", more=more)
 
 
 def accelerator_choice(about: str, *, more: bool = False) -> Choice:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import re
 from typing import Any
 
 import pytest
@@ -11,7 +12,18 @@ import pytest
 from minillm import catalog
 from visualizers.__main__ import main
 from visualizers.contract import InputError
-from visualizers.figures.decode_ceiling import BATCHES, BYTES, RATES, VISUALIZER, measured
+from visualizers.figures.decode_ceiling import (
+    BATCHES,
+    BOUND,
+    BY_BYTES,
+    BY_FLOPS,
+    CACHE,
+    COMPUTE,
+    PIPES,
+    VISUALIZER,
+    WEIGHTS,
+    measured,
+)
 from visualizers.levels import charts
 from visualizers.levels.snapshot import Snapshot
 
@@ -118,8 +130,8 @@ def test_point_lies_on_the_curve_of_its_batch(snapshot: Snapshot) -> None:
     for batch in BATCHES:
         data = snapshot.at({"batch": batch, "context": 512}).data
         row = next(r for r in data.rows["curves"] if r["batch"] == batch)
-        lower = min(batch * row["bandwidth"] / row["read"], batch * row["peak"] / row["flops"])
-        assert data.rows["point"][0]["total"] == pytest.approx(lower)
+        assert row[BOUND] == min(row[BY_BYTES], row[BY_FLOPS])
+        assert data.rows["point"][0]["rate"] == pytest.approx(row[BOUND])
 
 
 def test_measured_points() -> None:
@@ -140,11 +152,34 @@ def test_measured_points() -> None:
     assert record["machine"]["cpu"] in provenance()
 
 
-def test_lines_keep_their_slope_on_the_plane(snapshot: Snapshot) -> None:
-    """A clamped end would bend a line: every end of a line lies within the axes."""
-    for row in [*snapshot.default.data.rows["lines"], *snapshot.default.data.rows["chosen"]]:
-        assert RATES[0] <= row["rate"] <= RATES[1]
-        assert row["bytes"] in BYTES
+@pytest.mark.parametrize(
+    "inputs", [{}, {"batch": 1024, "context": 64}, {"model": "deepseek-v3", "accelerator": "l4"}, {"dtype": "fp8"}]
+)
+def test_the_area_of_every_pipe_is_the_bytes_of_the_step(snapshot: Snapshot, inputs: dict[str, Any]) -> None:
+    """High as the bandwidth and long as the time: the same bytes for all, the chosen accelerator among them."""
+    data = snapshot.at(inputs).data
+    pipes = data.rows["pipes"]
+    areas: dict[float, float] = {}
+    for part in pipes:
+        if part["kind"] in (WEIGHTS, CACHE):
+            middle = (part["top"] + part["bottom"]) / 2
+            areas[middle] = areas.get(middle, 0) + (part["bottom"] - part["top"]) * (part["to"] - part["from"])
+    assert len(areas) == len(data.rows["names"]) in (len(PIPES), len(PIPES) + 1)
+    assert max(areas.values()) == pytest.approx(min(areas.values()))
+    (chosen,) = (name for name in data.rows["names"] if name["chosen"])
+    assert chosen["name"] == data.values["accelerator_title"]
+    assert chosen["step"] == pytest.approx(data.values["step_s"])
+    assert sum(part["kind"] == COMPUTE for part in pipes) == len(areas)
+
+
+def test_no_axis_cuts_what_it_draws(snapshot: Snapshot) -> None:
+    """Scales follow their data: the one domain that is given is that of the batches, which are all within."""
+    for inputs in ({}, {"model": "deepseek-v3", "accelerator": "l4", "batch": 1024}):
+        text = json.dumps(snapshot.spec(snapshot.at(inputs)))
+        assert "clamp" not in text
+        assert [d for d in re.findall(r'"domain": (\[[^\]]*\])', text) if '"' not in d] == ["[1, 1024]"] * text.count(
+            '"domain": [1, 1024]'
+        )
 
 
 def test_every_state_draws_and_its_expressions_are_its_numbers(snapshot: Snapshot) -> None:
@@ -152,7 +187,7 @@ def test_every_state_draws_and_its_expressions_are_its_numbers(snapshot: Snapsho
     assert len(snapshot.states) == len(MODELS) * len(ACCELERATORS) * 4
     spec = snapshot.states[0].spec
     assert all(state.spec == spec for state in snapshot.states)
-    assert charts.dataset_names(spec) == {"lines", "chosen", "point", "measured", "curves"}
+    assert charts.dataset_names(spec) == {"pipes", "names", "point", "ends", "curves"}
 
 
 @pytest.mark.parametrize("slug", MODELS)

@@ -12,8 +12,9 @@ from minillm import catalog
 from minillm.costs import speculated_tokens
 from visualizers.contract import Data
 from visualizers.figures import speculation_gain
-from visualizers.figures.speculation_gain import BATCHES, DRAFTERS, KINDS, VISUALIZER, measured
+from visualizers.figures.speculation_gain import BATCHES, DRAFTERS, KINDS, LENGTHS, STEM, VISUALIZER
 from visualizers.levels.snapshot import Snapshot
+from visualizers.recorded import record as recorded
 
 
 def at(**inputs: object) -> Data:
@@ -30,9 +31,9 @@ def test_one_sequence_gains_what_the_formula_without_a_verify_cost_says() -> Non
 
 
 def test_the_gain_ends_where_arithmetic_is_the_limit() -> None:
-    rows = at(context=128, acceptance=0.6).rows["gains"]
-    speedups = [row["speedup"] for row in rows]
-    assert [row["batch"] for row in rows] == list(BATCHES)
+    rows = [row for row in at(context=128, acceptance=0.6).rows["map"] if row["length"] == "4"]
+    speedups = [row["x"] for row in rows]
+    assert [row["batch"] for row in rows] == [f"{batch:,}" for batch in BATCHES]
     assert speedups == sorted(speedups, reverse=True)
     assert speedups[0] > 1.5
     assert speedups[-1] < 1
@@ -46,7 +47,7 @@ def test_long_caches_keep_the_gain() -> None:
 
 
 def test_the_recorded_runs_are_whole() -> None:
-    record = measured()
+    record = recorded(STEM)
     assert datetime.date.fromisoformat(record["date"])
     assert record["command"].startswith("python benchmarks/speculation.py")
     batches = {row["batch"] for row in record["results"]}
@@ -68,25 +69,32 @@ def test_the_recorded_runs_are_whole() -> None:
         assert row["speedup"] == pytest.approx(row["tokens_per_s"] / plain["tokens_per_s"])
 
 
-def test_the_bars_are_the_record() -> None:
-    for kind in KINDS:
-        data = at(prompts=kind)
-        runs = [r for r in measured()["results"] if r["prompts"] == kind and r["drafter"] != "plain"]
-        assert [(bar["model"], bar["batch"], bar["drafter"]) for bar in data.rows["runs"]] == [
-            (r["model"], str(r["batch"]), DRAFTERS[r["drafter"]]) for r in runs
-        ]
-        assert [row["speedup"] for row in data.rows["table"]] == [r["speedup"] for r in runs]
-    assert measured()["date"] in VISUALIZER.provenance()
+@pytest.mark.parametrize(("batch", "length"), [(1, 4), (256, 4), (1024, 16)])
+def test_the_marked_cell_is_what_the_sentence_says(batch: int, length: int) -> None:
+    data = at(batch=batch, length=length)
+    (cell,) = (row for row in data.rows["map"] if row["on"])
+    assert (cell["batch"], cell["length"]) == (f"{batch:,}", str(length))
+    assert cell["x"] == data.values["speedup"]
+    assert len(data.rows["map"]) == len(BATCHES) * len(LENGTHS)
+
+
+def test_the_table_is_the_record() -> None:
+    rows = VISUALIZER.table(at()).rows
+    runs = [r for r in recorded(STEM)["results"] if r["drafter"] != "plain"]
+    assert [(row["model"], row["batch"], row["title"], row["text"], row["speedup"]) for row in rows] == [
+        (r["model"], r["batch"], DRAFTERS[r["drafter"]], KINDS[r["prompts"]], r["speedup"]) for r in runs
+    ]
+    assert recorded(STEM)["date"] in VISUALIZER.provenance()
 
 
 def test_it_moves_in_the_browser() -> None:
     """Each state's expressions are compared with plain numbers at the ends of the formula inputs."""
     states = Snapshot(VISUALIZER).states
-    assert len(states) == len(catalog.models()) * len(catalog.accelerators()) * len(KINDS)
+    assert len(states) == len(catalog.models()) * len(catalog.accelerators())
 
 
 def test_the_record_lies_where_the_benchmark_writes_it() -> None:
     root = Path(__file__).resolve().parents[2]
     text = (root / "benchmarks" / "speculation.py").read_text()
     assert "visualizers/figures/speculation_gain.json" in text
-    assert json.loads((root / "visualizers" / "figures" / "speculation_gain.json").read_text()) == measured()
+    assert json.loads((root / "visualizers" / "figures" / "speculation_gain.json").read_text()) == recorded(STEM)

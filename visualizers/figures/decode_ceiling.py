@@ -17,19 +17,19 @@ import altair as alt
 from minillm import catalog
 from minillm.catalog import Accelerator, Model
 from minillm.costs import step_time_s
-from minillm.costs.arithmetic import maximum, where
+from minillm.costs.arithmetic import maximum, minimum, where
 from visualizers.catalogued import LIMIT_SENTENCE, LIMIT_UNITS, context_limit, model_choice
 from visualizers.contract import Choice, Column, Data, Number, Table, Visualizer
 from visualizers.formats import format_value
-from visualizers.levels.charts import Spec, colour_scale, either, rows, spec
+from visualizers.levels.charts import Spec, colour_scale, constant, either, rows, seconds_text, spec
 from visualizers.palette import colour
 
 BATCHES = tuple(sorted({2**n for n in range(11)} | {3 * 2**n for n in range(9)}))  # two an octave
-BYTES = (1e6, 1e12)  # the axis of bytes a step
-RATES = (0.01, 3e7)  # the axis of tokens/s of a sequence: no line leaves it, or its slope would be wrong
-ENDS = ("l4", "b200")  # the slowest and the fastest are always named
-MACHINE = "our CPU"  # short: its name stands between two lines
-BANDWIDTH, COMPUTE, BOUND = "bytes ÷ bandwidth", "FLOPs ÷ peak", "the lower of both"
+PIPES = ("l4", "a100-80gb-sxm", "h100-sxm", "b200")  # drawn beside the chosen one, the narrowest first
+WEIGHTS, CACHE, COMPUTE = "weights", "KV cache", "arithmetic, meanwhile"
+COLOURS = {WEIGHTS: "weights", CACHE: "kv", COMPUTE: "compute"}
+BY_BYTES, BY_FLOPS, BOUND = "if bytes were all", "if arithmetic were all", "at most"
+LINES = {BY_BYTES: "bandwidth", BY_FLOPS: "compute", BOUND: "decode"}
 
 
 @cache
@@ -67,11 +67,13 @@ def compute(inputs: Mapping[str, Any]) -> Data:
             **context_limit(model, context),
         },
         rows={
-            "lines": _lines(),
-            "chosen": [{"name": chosen.title, "bytes": end, "rate": chosen.memory_bandwidth / end} for end in BYTES],
-            "point": [{"bytes": read, "rate": 1 / step_s, "batch": batch, "total": batch / step_s}],
-            "measured": _measured_points(),
-            "curves": _curves(model, chosen, dtype, context),
+            **_pipes(model, chosen, dtype, context, batch),
+            "curves": (curves := _curves(model, chosen, dtype, context)),
+            "point": [{"batch": batch, "rate": batch / step_s}],
+            "ends": [
+                {"line": BY_BYTES, "batch": 1, **curves[0], "below": False},
+                {"line": BY_FLOPS, "batch": 1, **curves[0], "below": False},
+            ],
             "accelerators": [_row(a, model.peak_flops(a, dtype), batch, read, flops, needed) for a in _by_bandwidth()],
         },
     )
@@ -86,36 +88,36 @@ def _by_bandwidth() -> list[Accelerator]:
     return sorted(catalog.accelerators().values(), key=lambda a: a.memory_bandwidth)
 
 
-def _lines() -> list[dict[str, Any]]:
-    """The ceiling of every accelerator and of the machine that was measured, from end to end of the axis."""
-    found = [
-        {"name": a.title, "bytes": end, "rate": a.memory_bandwidth / end, "named": a.slug in ENDS and end == BYTES[0]}
-        for a in _by_bandwidth()
-        for end in BYTES
-    ]
-    bandwidth = max(r["bandwidth_gb_per_s"] for r in measured()["results"]) * 1e9
-    return found + [{"name": MACHINE, "bytes": end, "rate": bandwidth / end, "named": end == BYTES[0]} for end in BYTES]
-
-
-def _measured_points() -> list[dict[str, Any]]:
-    return [
-        {"name": f"{r['model']}, measured", "bytes": r["bytes_per_step"], "rate": r["tokens_per_s"] / r["batch"]}
-        for r in measured()["results"]
-    ]
+def _pipes(model: Model, chosen: Accelerator, dtype: str, context: Any, batch: Any) -> dict[str, list[dict[str, Any]]]:
+    """A pipe for each of a few accelerators: as high as its bandwidth, and as long as the bytes take. Seconds."""
+    drawn = [a for a in _by_bandwidth() if a.slug in PIPES or a == chosen]
+    widest = drawn[-1].memory_bandwidth
+    read, flops = model.decode_bytes(context, batch, dtype), model.decode_flops(context, batch)
+    cached = model.kv_bytes(context, "bf16", batch)
+    bytes_rows, names = [], []
+    for place, machine in enumerate(drawn):
+        half = 0.34 * machine.memory_bandwidth / widest
+        weights_s, end_s = (read - cached) / machine.memory_bandwidth, read / machine.memory_bandwidth
+        by_flops = flops / model.peak_flops(machine, dtype)
+        pipe = {"top": place - half, "bottom": place + half}
+        bytes_rows += [
+            {"kind": WEIGHTS, "from": 0, "to": weights_s, **pipe},
+            {"kind": CACHE, "from": weights_s, "to": end_s, **pipe},
+            {"kind": COMPUTE, "from": 0, "to": by_flops, "top": place + 0.42, "bottom": place + 0.48},
+        ]
+        step_s = maximum(end_s, by_flops)
+        names.append({"place": place - 0.44, "name": machine.title, "step": step_s, "chosen": machine == chosen})
+    return {"pipes": bytes_rows, "names": names}
 
 
 def _curves(model: Model, accelerator: Accelerator, dtype: str, context: Any) -> list[dict[str, Any]]:
-    """What a step of each batch needs and what the accelerator offers; the chart divides."""
-    return [
-        {
-            "batch": batch,
-            "read": model.decode_bytes(context, batch, dtype),
-            "flops": model.decode_flops(context, batch),
-            "bandwidth": accelerator.memory_bandwidth,
-            "peak": model.peak_flops(accelerator, dtype),
-        }
-        for batch in BATCHES
-    ]
+    """Tokens/s of all sequences at each batch, by either bound and by the lower of both."""
+    found = []
+    for batch in BATCHES:
+        by_bytes = batch * accelerator.memory_bandwidth / model.decode_bytes(context, batch, dtype)
+        by_flops = batch * model.peak_flops(accelerator, dtype) / model.decode_flops(context, batch)
+        found.append({"batch": batch, BY_BYTES: by_bytes, BY_FLOPS: by_flops, BOUND: minimum(by_bytes, by_flops)})
+    return found
 
 
 def _row(accelerator: Accelerator, peak: float, batch: Any, read: Any, flops: Any, needed: Any) -> dict[str, Any]:
@@ -133,45 +135,33 @@ def _row(accelerator: Accelerator, peak: float, batch: Any, read: Any, flops: An
 
 
 def figure(data: Data) -> Spec:
-    """Above: tokens/s against bytes a step, a line an accelerator. Below: tokens/s against the batch."""
+    """Above: the bytes of a step through the pipes of a few accelerators. Below: tokens/s against the batch."""
     return _chart()
 
 
 @cache
 def _chart() -> Spec:
     """The chart, which is the same in every state: built once, since Altair is slow to check it."""
-    return spec(alt.vconcat(_plane(), _batches(), spacing=34))
+    return spec(alt.vconcat(_pictures(), _batches(), spacing=26).resolve_scale(color="independent"))
 
 
-_BYTES_LABEL = "replace(replace(replace(format(datum.value, '.0~s'), 'M', ' M'), 'G', ' G'), 'T', ' T') + 'B'"
-
-
-def _plane() -> Any:
-    x = alt.X(
-        "bytes:Q",
-        title="bytes a step reads",
-        scale=alt.Scale(type="log", domain=list(BYTES), clamp=True, nice=False),
-        axis=alt.Axis(values=[10**n for n in range(6, 13)], labelExpr=_BYTES_LABEL),
+def _pictures() -> Any:
+    x = alt.X("from:Q", axis=None, scale=alt.Scale(zero=True, nice=False))
+    y = alt.Y("top:Q", axis=None, scale=alt.Scale(reverse=True, nice=False, zero=False, padding=4))
+    kind = alt.Color("kind:N", scale=colour_scale(COLOURS), legend=alt.Legend())
+    pipes = alt.Chart(rows("pipes")).mark_rect().encode(x=x, x2="to:Q", y=y, y2="bottom:Q", color=kind)
+    named = alt.Chart(rows("names")).transform_calculate(
+        amount=f"{seconds_text('datum.step')} + ', ' + format(1 / datum.step, '.3~r') + ' steps/s'",
     )
-    y = alt.Y(
-        "rate:Q",
-        title="tokens/s of each sequence",
-        scale=alt.Scale(type="log", domain=list(RATES), clamp=True, nice=False),
-        axis=alt.Axis(values=[10**n for n in range(-2, 7, 2)], labelExpr="format(datum.value, ',')"),
+    ink = either(alt.ColorValue, "datum.chosen", colour("text"), colour("muted"))
+    names = named.mark_text(align="left", baseline="bottom", fontWeight=600).encode(
+        x=constant(alt.XValue, 0), y=alt.Y("place:Q"), text="name:N", color=ink
     )
-    lines = alt.Chart(rows("lines"))
-    ceilings = lines.mark_line(color=colour("bandwidth"), strokeWidth=1, opacity=0.6).encode(x=x, y=y, detail="name:N")
-    names = (
-        lines.transform_filter("datum.named")
-        .mark_text(align="left", dx=4, dy=-5, fontSize=11, color=colour("muted"))
-        .encode(x=x, y=y, text="name:N")
+    amounts = named.mark_text(align="right", baseline="bottom").encode(
+        x=constant(alt.XValue, "width"), y=alt.Y("place:Q"), text="amount:N", color=ink
     )
-    chosen = alt.Chart(rows("chosen")).mark_line(color=colour("bandwidth"), strokeWidth=3).encode(x=x, y=y)
-    own = alt.Chart(rows("measured"))
-    diamonds = own.mark_point(shape="diamond", size=130, color=colour("decode"), filled=False, strokeWidth=2)
-    own_names = own.mark_text(align="right", dx=8, dy=18, fontSize=11).encode(x=x, y=y, text="name:N")
-    point = alt.Chart(rows("point")).mark_point(size=140, color=colour("decode"), opacity=1)
-    return alt.layer(ceilings, chosen, names, diamonds.encode(x=x, y=y), own_names, point.encode(x=x, y=y), height=250)
+    title = alt.TitleParams("The bytes of a step through the memory's pipe", subtitle="high: bandwidth · long: time")
+    return alt.layer(pipes, names, amounts, height=270, title=title)
 
 
 def _batches() -> Any:
@@ -183,32 +173,29 @@ def _batches() -> Any:
     )
     y = alt.Y(
         "rate:Q",
-        title="tokens/s of all sequences",
+        title=None,
         scale=alt.Scale(type="log"),
         axis=alt.Axis(values=[10**n for n in range(-2, 10)], labelExpr="format(datum.value, ',')"),
     )
-    kinds = {BANDWIDTH: "bandwidth", COMPUTE: "compute", BOUND: "decode"}
-    curves = (
-        alt.Chart(rows("curves"))
-        .transform_calculate(as_=BANDWIDTH, calculate="datum.batch * datum.bandwidth / datum.read")
-        .transform_calculate(as_=COMPUTE, calculate="datum.batch * datum.peak / datum.flops")
-        .transform_calculate(as_=BOUND, calculate=f"min(datum['{BANDWIDTH}'], datum['{COMPUTE}'])")
-        .transform_fold(list(kinds), as_=["kind", "rate"])
-        .mark_line()
-        .encode(
-            x=x,
-            y=y,
-            color=alt.Color(
-                "kind:N",
-                scale=colour_scale(kinds),
-                legend=alt.Legend(orient="bottom", symbolType="stroke", symbolStrokeWidth=3),
-            ),
-            strokeWidth=either(alt.StrokeWidthValue, f"datum.kind === '{BOUND}'", 3.5, 1.5),
-            strokeDash=either(alt.StrokeDashValue, f"datum.kind === '{BOUND}'", [1, 0], [5, 4]),
-        )
+    ink = alt.Color("line:N", scale=colour_scale(LINES), legend=None)
+    curves = alt.Chart(rows("curves")).transform_fold(list(LINES), as_=["line", "rate"])
+    is_bound = f"datum.line === '{BOUND}'"
+    lines = curves.mark_line().encode(
+        x=x,
+        y=y,
+        color=ink,
+        strokeWidth=either(alt.StrokeWidthValue, is_bound, 3.5, 1.5),
+        strokeDash=either(alt.StrokeDashValue, is_bound, [1, 0], [5, 4]),
+    )
+    names = (
+        alt.Chart(rows("ends"))
+        .transform_calculate(rate="datum[datum.line]")
+        .mark_text(align="left", baseline="bottom", dx=4, dy=-8, fontSize=12)
+        .encode(x=x, y=y, color=ink, text="line:N")
     )
     point = alt.Chart(rows("point")).mark_point(size=140, color=colour("decode"), opacity=1)
-    return alt.layer(curves, point.encode(x=x, y=alt.Y("total:Q")), height=200)
+    layers = (lines, names, point.encode(x=x, y=y))
+    return alt.layer(*layers, height=190, title="Tokens/s of all sequences, at most")
 
 
 def table(data: Data) -> Table:
@@ -265,6 +252,10 @@ VISUALIZER = Visualizer(
         "embedding that is not the output head as well, it reads next to nothing."
     ),
     inputs=(
+        Number("batch", "Batch", "sequences", 1, 1, BATCHES[-1], "Sequences that decode together.", log=True),
+        Number(
+            "context", "Context", "tokens", 2048, 1, 2**17, "Tokens in the cache of each sequence.", log=True, more=True
+        ),
         model_choice(),
         Choice(
             "accelerator",
@@ -279,9 +270,8 @@ VISUALIZER = Visualizer(
             "native",
             {"native": "as published", "bf16": "bf16", "fp8": "fp8", "int4_g128": "4 bits"},
             "Format of the matrices; tables, head and cache stay in bf16. 4 bits: groups of 128 with scale and zero.",
+            more=True,
         ),
-        Number("batch", "Batch", "sequences", 1, 1, BATCHES[-1], "Sequences that decode together.", log=True),
-        Number("context", "Context", "tokens", 2048, 1, 2**17, "Tokens in the cache of each sequence.", log=True),
     ),
     units={
         "model_title": "",

@@ -77,7 +77,9 @@ def compute(inputs: Mapping[str, Any]) -> Data:
                 if after < before
             ],
             "stops": [{"top_p": p, "rank": rank, "mass": mass(rank)} for p, rank in _stops(scaled, inputs).items()],
-            "room": [{"share": 1.14 * max(t[key] for t in tokens for key in ("before", "after"))}],
+            "room": [
+                {"share": 1.14 * float(max(*own[:SHOWN], own[SHOWN:].sum(), *final[:SHOWN], final[SHOWN:].sum()))}
+            ],
         },
     )
 

@@ -1,15 +1,13 @@
-"""What speculation gains as the batch grows: by formula on a catalogued accelerator, and measured on our engine.
+"""What speculation gains at each batch and each length of drafts, by formula; and what our engine measured.
 
-The measured bars are from ``benchmarks/speculation.py``; ``speculation_gain.json`` holds what it printed, with
-machine and date.
+The measured runs are from ``benchmarks/speculation.py``; ``speculation_gain.json`` holds what it printed.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from functools import cache
-from importlib import resources
+from itertools import product
 from typing import Any
 
 import altair as alt
@@ -18,184 +16,126 @@ from minillm import catalog
 from minillm.costs import speculated_tokens, speculative_speedup
 from minillm.costs.arithmetic import where
 from visualizers.catalogued import LIMIT_SENTENCE, LIMIT_UNITS, accelerator_choice, context_limit, model_choice
-from visualizers.contract import Choice, Column, Data, Number, Table, Visualizer
-from visualizers.formats import format_value
-from visualizers.levels.charts import Spec, colour_scale, rows, spec
+from visualizers.contract import Column, Data, Number, Table, Visualizer, units
+from visualizers.levels.charts import Spec, either, rows, spec
 from visualizers.palette import colour
+from visualizers.recorded import record, where_and_when
 
-BATCHES = tuple(2**n for n in range(11))
-DRAFTERS = {
-    **{"ngram": "n-gram", "suffix": "suffix", "draft": "draft model", "tree": "token tree"},
-    **{"medusa": "Medusa", "eagle": "EAGLE", "mtp": "MTP"},  # where a record has them
-}
-MEASURED = {  # the runs that the text speaks of
-    **{f"smollm2_{batch}": ("smollm2", "ngram", batch) for batch in (1, 8, 32)},
-    **{f"tiny_{batch}": ("tiny", "draft", batch) for batch in (1, 8, 32)},
-}
+STEM = "speculation_gain"
+BATCHES, LENGTHS = tuple(2**n for n in range(11)), (1, 2, 3, 4, 6, 8, 12, 16)
+DRAFTERS = {"ngram": "n-gram", "suffix": "suffix", "draft": "draft model", "tree": "token tree"}
 KINDS = {"copy": "copied text", "prose": "free text"}
-
-
-@cache
-def measured() -> dict[str, Any]:
-    """What the benchmark printed on some machine, with its date."""
-    file = resources.files("visualizers.figures") / "speculation_gain.json"
-    found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    return found
-
-
-def colours() -> dict[str, str]:
-    """Of the drafters that the record has."""
-    found = {row["drafter"] for row in measured()["results"]}
-    return {title: f"series-{i + 1}" for i, (name, title) in enumerate(DRAFTERS.items()) if name in found}
+MEASURED = {  # the runs that the text speaks of, on copied text
+    f"{model}_{batch}": (model, drafter, batch)
+    for model, drafter in (("smollm2", "ngram"), ("tiny", "draft"))
+    for batch in (1, 8, 32)
+}
+COLUMNS = (
+    Column("model", "Measured with"),
+    Column("text", "Writing"),
+    Column("batch", "Batch", "sequences", "int"),
+    Column("title", "Drafter"),
+    Column("acceptance_rate", "Accepted of the drafted", "", "percent"),
+    Column("tokens_per_step", "Tokens a step", "", "fixed2"),
+    Column("tokens_per_s", "All sequences", "tokens/s", "sig3"),
+    Column("speedup", "Over plain decoding", "", "fixed2"),
+)
 
 
 def compute(inputs: Mapping[str, Any]) -> Data:
-    """The speed-up at each batch, and the runs of one kind of prompts."""
+    """The speed-up in each cell of the map, at the chosen one, and of the recorded runs."""
     model, machine = catalog.model(inputs["model"]), catalog.accelerator(inputs["accelerator"])
-    acceptance, length, draft_cost = inputs["acceptance"], inputs["length"], inputs["draft_cost"]
+    acceptance, draft_cost = inputs["acceptance"], inputs["draft_cost"]
 
-    def gain(batch: Any) -> dict[str, Any]:
+    def gain(batch: Any, length: Any) -> tuple[Any, Any]:
         verify = model.verify_cost(machine, length, batch, inputs["context"])
-        return {
-            "batch": batch,
-            "verify": verify,
-            "speedup": speculative_speedup(acceptance, length, draft_cost, verify),
-        }
+        return verify, speculative_speedup(acceptance, length, draft_cost, verify)
 
-    here = gain(inputs["batch"])
-    runs = [row for row in measured()["results"] if row["drafter"] != "plain" and row["prompts"] == inputs["prompts"]]
+    batch, length = inputs["batch"], inputs["length"]
+    verify, speedup = gain(batch, length)
+    runs = [row for row in record(STEM)["results"] if row["drafter"] != "plain"]
+    found = {(r["model"], r["drafter"], r["batch"]): r["speedup"] for r in runs if r["prompts"] == "copy"}
     return Data(
         {
             "model_title": model.title,
             "accelerator_title": machine.title,
-            "sequences": inputs["batch"],
+            "sequences": batch,
             "draft_tokens": length,
             "tokens_per_step": speculated_tokens(acceptance, length),
-            "verify_cost": here["verify"],
-            "speedup": here["speedup"],
-            "verdict": where(here["speedup"] > 1, "faster than", "no faster than"),
+            "verify_cost": verify,
+            "speedup": speedup,
+            "verdict": where(speedup > 1, "faster than", "no faster than"),
             **context_limit(model, inputs["context"]),
-            **{f"measured_{name}": _measured(inputs["prompts"], *of) for name, of in MEASURED.items()},
+            **{f"measured_{name}": round(found[of], 3) for name, of in MEASURED.items()},
         },
         {
-            "gains": [gain(batch) for batch in BATCHES],
-            "point": [here],
-            "even": [{"speedup": 1}],
+            "map": [
+                {
+                    "batch": f"{b:,}",
+                    "length": f"{k}",
+                    "x": gain(b, k)[1],
+                    "on": where(batch == b, where(length == k, 1, 0), 0),
+                }
+                for k, b in product(LENGTHS, BATCHES)
+            ],
             "runs": [
                 {
-                    "model": row["model"],
-                    "batch": f"{row['batch']}",
-                    "drafter": DRAFTERS[row["drafter"]],
-                    "speedup": round(row["speedup"], 3),
-                }
-                for row in runs
-            ],
-            "table": [
-                {
-                    "model": row["model"],
-                    "batch": row["batch"],
-                    "drafter": DRAFTERS[row["drafter"]],
-                    "accepted": row["acceptance_rate"],
-                    "tokens": row["tokens_per_step"],
-                    "rate": row["tokens_per_s"],
-                    "speedup": row["speedup"],
+                    **{c.key: row.get(c.key) for c in COLUMNS},
+                    "text": KINDS[row["prompts"]],
+                    "title": DRAFTERS[row["drafter"]],
                 }
                 for row in runs
             ],
         },
     )
-
-
-def _measured(prompts: str, model: str, drafter: str, batch: int) -> float:
-    """The speed-up of one recorded run."""
-    (found,) = (
-        row["speedup"]
-        for row in measured()["results"]
-        if (row["prompts"], row["model"], row["drafter"], row["batch"]) == (prompts, model, drafter, batch)
-    )
-    return round(float(found), 3)
 
 
 def figure(data: Data) -> Spec:
-    """Above: the speed-up by formula over the batch. Below: what our engine measured with two models."""
+    """One map: a column for each batch, a row for each length of drafts, coloured by gain or loss."""
     return _chart()
 
 
 @cache
 def _chart() -> Spec:
-    charts = (_formula(), _runs("tiny", 110, legend=True), _runs("smollm2", 80))
-    return spec(alt.vconcat(*charts, spacing=24).resolve_scale(color="independent"))
-
-
-def _formula() -> Any:
-    x = alt.X(
-        "batch:Q",
-        title="sequences in the batch",
-        scale=alt.Scale(type="log", base=2, domain=[1, BATCHES[-1]], nice=False),
-        axis=alt.Axis(values=[4**n for n in range(6)], format=","),
+    x = alt.X("batch:O", sort=None, axis=alt.Axis(title="sequences in the batch", labelAngle=0, domain=False))
+    y = alt.Y("length:O", sort=None, axis=alt.Axis(title="tokens of a draft"))
+    base = alt.Chart(rows("map")).encode(x=x, y=y)
+    size = "abs(log(datum.x))"  # equal for twice and for half the speed; the stronger the colour, never at an end
+    cells = base.transform_calculate(strength=f"{size} / (0.6 + {size})").mark_rect(
+        stroke=colour("page"), strokeWidth=2, cornerRadius=3
     )
-    y = alt.Y("speedup:Q", title=None, scale=alt.Scale(domainMin=0), axis=alt.Axis(tickCount=5))
-    even = alt.Chart(rows("even")).mark_rule(color=colour("muted"), strokeDash=[3, 3]).encode(y=y)
-    line = alt.Chart(rows("gains")).mark_line(color=colour("draft")).encode(x=x, y=y)
-    point = alt.Chart(rows("point")).mark_point(size=140, color=colour("draft"), opacity=1).encode(x=x, y=y)
-    return alt.layer(even, line, point, height=170, title="Tokens/s over plain decoding, by formula")
-
-
-def _runs(model: str, height: int, *, legend: bool = False) -> Any:
-    x = alt.X("speedup:Q", title=None, scale=alt.Scale(domainMin=0), axis=alt.Axis(tickCount=6))
-    y = alt.Y("batch:N", title=None, sort=None)
-    bars = (
-        alt.Chart(rows("runs"))
-        .transform_filter(f"datum.model === '{model}'")
-        .mark_bar(height=5)
-        .encode(
-            x=x,
-            y=y,
-            yOffset=alt.YOffset("drafter:N", sort=list(DRAFTERS.values())),
-            color=alt.Color("drafter:N", scale=colour_scale(colours()), legend=alt.Legend() if legend else None),
-        )
+    cells = cells.encode(
+        color=either(alt.ColorValue, "datum.x > 1", colour("decode"), colour("compute")),
+        fillOpacity=alt.FillOpacity("strength:Q", scale=None),
     )
-    even = alt.Chart(rows("even")).mark_rule(color=colour("muted"), strokeDash=[3, 3]).encode(x=x)
-    return alt.layer(bars, even, height=height, title=f"The same, measured: {model}, by batch")
+    numbers = base.mark_text(fontSize=11).encode(text=alt.Text("x:Q", format=".1f"))
+    chosen = base.transform_filter("datum.on > 0.5").mark_rect(filled=False, stroke=colour("text"), strokeWidth=2.5)
+    title = alt.TitleParams("Tokens/s over plain decoding", subtitle="green: faster · red: slower")
+    return spec(alt.layer(cells, numbers, chosen, height=alt.Step(30), title=title))
 
 
 def table(data: Data) -> Table:
     """The measured runs."""
-    return Table(
-        (
-            Column("model", "Model"),
-            Column("batch", "Batch", "sequences", "int"),
-            Column("drafter", "Drafter"),
-            Column("accepted", "Accepted of the drafted", "", "percent"),
-            Column("tokens", "Tokens a step", "", "fixed2"),
-            Column("rate", "All sequences", "tokens/s", "sig3"),
-            Column("speedup", "Over plain decoding", "", "fixed2"),
-        ),
-        data.rows["table"],
-    )
+    return Table(COLUMNS, data.rows["runs"])
 
 
 def sentence(data: Data) -> str:
-    """The gain at the chosen batch, and what it is made of."""
+    """The gain in the chosen cell, and what it is made of."""
     return (
-        "Each step yields {tokens_per_step|fixed2} tokens of a sequence instead of one. At a batch of "
-        "{sequences|int}, with {model_title} on one {accelerator_title}, the step that verifies "
-        "{draft_tokens|int} {draft_tokens|int?token:tokens} of each takes {verify_cost|fixed2} times a plain one, "
-        "so the whole runs {speedup|fixed2} times as fast: {verdict} plain decoding." + LIMIT_SENTENCE
+        "At a batch of {sequences|int} and drafts of {draft_tokens|int} a step yields {tokens_per_step|fixed2} tokens "
+        "of a sequence instead of one. The step that verifies takes one {accelerator_title} with {model_title} "
+        "{verify_cost|fixed2} times a plain one, so the whole runs {speedup|fixed2} times as fast: {verdict} plain "
+        "decoding." + LIMIT_SENTENCE
     )
 
 
 def provenance() -> str:
-    """Where the measured bars are from."""
-    record = measured()
-    machine = record["machine"]
-    models = {(row["model"], row["backend"]) for row in record["results"]}
-    runs = " and ".join(f"{model} on the {backend} backend" for model, backend in sorted(models))
+    """Where the map and the table are from."""
+    found = record(STEM)
     return (
-        f"The line is computed from data sheets. Bars: {runs}, float32, temperature 0, drafts of 4 tokens, "
-        f"{record['output_tokens']} output tokens a request, each over the run without drafts in the same process; "
-        f"{machine['threads']} thread of an {machine['cpu']} in {machine['clock']} (load average "
-        f"{format_value(machine['load_average'], 'fixed1')}) on {record['date']}. Repeat it: {record['command']}"
+        "The map is computed from data sheets. The table is measured: our engine in float32, temperature 0, drafts of "
+        f"4 tokens, {found['output_tokens']} output tokens a request, each over the run without drafts in the same "
+        f"process; {where_and_when(STEM)}"
     )
 
 
@@ -204,54 +144,26 @@ VISUALIZER = Visualizer(
     title="Where the gain ends",
     badge="computed",
     chapters=("7.6",),
-    summary="The speed-up of speculation over the batch by the roofline, and measured on our engine at batches of 1, 8 "
-    "and 32.",
+    summary="The speed-up of speculation at each batch and each length of drafts, by the roofline.",
     formula=(
         "speed-up = tokens of a verifying step / (verify cost + k * draft cost); verify cost = roofline time of a step "
         "with k + 1 tokens of each sequence / of one with 1 token of each"
     ),
     inputs=(
-        model_choice("; weights as published, cache in bf16", title="Target"),
-        accelerator_choice("Bandwidth and dense peak from its data sheet."),
-        Choice("prompts", "Measured on", "copy", KINDS, "What the measured runs wrote."),
-        Number(
-            "acceptance",
-            "Acceptance",
-            "",
-            0.7,
-            0,
-            1,
-            "The chance that a drafted token is accepted if the one before it was.",
-            step=0.05,
-            integer=False,
-        ),
-        Number("length", "Draft", "tokens", 4, 1, 16, "Tokens drafted for each sequence in a step."),
-        Number(
-            "draft_cost",
-            "Cost of a drafted token",
-            "",
-            0.1,
-            0,
-            0.5,
-            "Time to draft one, over that of a plain step of the target: 0 for n-grams.",
-            step=0.01,
-            integer=False,
-        ),
-        Number("batch", "Batch", "sequences", 1, 1, BATCHES[-1], "Sequences that decode together.", log=True),
-        Number("context", "Context", "tokens", 512, 1, 2**17, "Tokens in the cache of each sequence.", log=True),
+        Number("acceptance", "Acceptance", "", 0.7, 0, 1, "Chance that the next drafted token is kept.", 0.05, False),
+        Number("draft_cost", "Cost of a drafted token", "", 0.1, 0, 0.5, "Over a plain step; n-grams: 0.", 0.01, False),
+        Number("batch", "Batch", "sequences", 1, 1, 1024, "The marked column.", log=True, stops=BATCHES, more=True),
+        Number("length", "Draft", "tokens", 4, 1, 16, "The marked row.", stops=LENGTHS, more=True),
+        model_choice("; weights as published, cache in bf16", title="Target", more=True),
+        accelerator_choice("Bandwidth and dense peak from its data sheet.", more=True),
+        Number("context", "Context", "tokens", 512, 1, 2**17, "Of each sequence.", log=True, more=True),
     ),
-    units={
-        "model_title": "",
-        "accelerator_title": "",
-        "sequences": "sequences",
-        "draft_tokens": "tokens",
-        "tokens_per_step": "",
-        "verify_cost": "",
-        "speedup": "",
-        "verdict": "",
-        **LIMIT_UNITS,
-        **{f"measured_{name}": "" for name in MEASURED},
-    },
+    units=units(
+        "model_title accelerator_title tokens_per_step verify_cost speedup verdict",
+        sequences="sequences",
+        tokens="draft_tokens",
+    )
+    | {**LIMIT_UNITS, **dict.fromkeys((f"measured_{name}" for name in MEASURED), "")},
     compute=compute,
     figure=figure,
     table=table,

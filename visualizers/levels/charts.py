@@ -141,6 +141,14 @@ def bytes_text(field: str, style: str = ".3~r") -> str:
     return text
 
 
+def seconds_text(field: str) -> str:
+    """A Vega expression that writes seconds in s, ms or µs, three digits."""
+    text = f"format({field} * 1e6, '.3~r') + ' µs'"
+    for scale, unit in ((1e3, "ms"), (1, "s")):
+        text = f"{field} >= {1 / scale} ? format({field} * {scale}, '.3~r') + ' {unit}' : {text}"
+    return f"({text})"
+
+
 def spec(chart: Any) -> Spec:
     """The chart as Vega-Lite with the shared look, without data and without a width in pixels.
 
