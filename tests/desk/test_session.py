@@ -270,3 +270,17 @@ def test_rounds_of_a_measured_comparison_run_by_themselves_and_then_end() -> Non
     )
     assert [len(found) for found in session.rounds] == [3, 3]
     assert all(row["clear"] is not None for row in session.compared()["rows"])
+
+
+def test_another_model_is_read_while_the_run_goes_on() -> None:
+    session = Session(Recipe(requests=every(0.0, ("The state of our union",), (12,), 1)))
+    prepared = session.prepare("machine/numpy", "tiny-draft")
+    session.advance(0.01)
+    assert session.machine is not prepared
+    session.handle({"cmd": "machine", "clock": "machine/numpy", "model": "tiny-draft"})
+    assert session.machine is prepared
+    finish(session)
+    assert session.sides[0].record.lanes[1].output_tokens == 12
+    told = session.everything()
+    assert "MB in memory" in told["models"]["tiny"]
+    assert told["models"]["smollm2"]

@@ -36,6 +36,7 @@ class Desk:
         self._visible, self._greeted = True, False
         self._generation = 0
         self._wake = asyncio.Event()
+        self._loading: asyncio.Task[None] | None = None
         self.widget = Widget(self._on_message)
         self.task = asyncio.get_running_loop().create_task(self._run())
 
@@ -49,8 +50,24 @@ class Desk:
                 self._visible = bool(command.get("on"))
             case "ping":
                 pass
+            case "machine" if not IN_BROWSER:
+                self._loading = asyncio.get_running_loop().create_task(self._load(command))
             case _:
                 self.session.handle(command)
+        self._push()
+        self._wake.set()
+
+    async def _load(self, command: dict[str, Any]) -> None:
+        """Another model: read beside the engine that runs, which goes on until it is there."""
+        clock, model = str(command.get("clock")), str(command.get("model"))
+        self.session.note("started", f"Loading {model}; the run goes on until it is there")
+        self._push()
+        try:
+            await asyncio.to_thread(self.session.prepare, clock, model)
+        except DeskError as error:
+            self.session.note("refused", str(error))
+        else:
+            self.session.handle(command)
         self._push()
         self._wake.set()
 

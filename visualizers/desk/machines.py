@@ -7,7 +7,6 @@ import os
 import platform
 import shutil
 import sys
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -39,6 +38,9 @@ class Machine(Protocol):
     device: str  # what the reader is told: the processor or the accelerator
     model: str
     modelled: bool
+
+    def load(self) -> None:
+        """Fetches and reads what takes long; :class:`DeskError` where that can't be had."""
 
     def build(self, setup: Setup, side: str) -> tuple[Engine, DeskClock]:
         """A new engine with nothing known of earlier requests."""
@@ -111,17 +113,25 @@ class RealMachine:
         except (ValueError, OSError) as error:
             raise DeskError(f"{self.model} cannot be loaded: {error}") from error
 
+    def load(self) -> None:
+        self._backend_of("A", Setup())
+
+    def _backend_of(self, side: str, setup: Setup) -> Any:
+        """Weights ready to run; each side has its own, for its KV memory lies beside them."""
+        if side not in self._backends:
+            backend = self._new_backend(self.loaded)
+            _warm_up(Engine(backend, replace(setup.config(), policy="continuous")))
+            self._backends[side] = backend
+        return self._backends[side]
+
     @cached_property
     def tokenizer(self) -> Any:
         return self.loaded.tokenizer()
 
     def build(self, setup: Setup, side: str) -> tuple[Engine, DeskClock]:
-        backend = self._backends.get(side)
         clock = WorkClock()
         try:
-            if backend is None:
-                backend = self._backends[side] = self._new_backend(self.loaded)
-                _warm_up(Engine(backend, replace(setup.config(), policy="continuous")))
+            backend = self._backend_of(side, setup)
             speculate = setup.speculation()
             speculation = None
             if speculate is not None:
@@ -172,6 +182,9 @@ class ModelledMachine:
         except (LookupError, ValueError) as error:
             raise DeskError(str(error)) from error
         self.device = f"{self._accelerator.title}, {self._target.title} in bf16, modelled time"
+
+    def load(self) -> None:
+        pass
 
     def build(self, setup: Setup, side: str) -> tuple[Engine, DeskClock]:
         if setup.speculate != "none":
@@ -231,12 +244,13 @@ def models(modelled: bool) -> dict[str, str]:
             slug: f"{one.title}, {one.weight_bytes('bf16') / 1e9:,.1f} GB in bf16"
             for slug, one in catalog.models().items()
         }
-    entries = [entry for entry in hub.catalogue(Locations()) if entry.path is not None]
-    return {entry.name: f"{entry.name}, about {needed_bytes(entry.name) / 1e6:,.0f} MB" for entry in _targets(entries)}
+    return {entry.name: _memory_of(entry) for entry in hub.catalogue(Locations()) if entry.path or not IN_BROWSER}
 
 
-def _targets(entries: Iterable[hub.ModelEntry]) -> list[hub.ModelEntry]:
-    return [entry for entry in entries if entry.name != "tiny-draft"]
+def _memory_of(entry: hub.ModelEntry) -> str:
+    if entry.path is None:
+        return f"{entry.name}: {entry.description}, fetched when it is chosen"
+    return f"{entry.name}, about {needed_bytes(entry.name) / 1e6:,.0f} MB in memory"
 
 
 def needed_bytes(model: str) -> int:

@@ -50,6 +50,7 @@ class Session:
         self.generation = 0  # rises with each start: a page forgets what it drew before
         self._replace, self._timer, self._new_machine = replace, timer, machine
         self._machine: Machine | None = None
+        self._prepared: dict[tuple[str, str], Machine] = {}  # loaded, and not started yet
         self._machine_key: tuple[str, str] = ("", "")
         self._number = 0
         self._refused: set[int] = set()
@@ -67,7 +68,7 @@ class Session:
         """Both engines anew, with the recipe's requests. What can't be had leaves the run before as it is."""
         key = (recipe.clock, recipe.model)
         fresh = self._machine is None or key != self._machine_key
-        used = self._new_machine(*key) if fresh or self._machine is None else self._machine
+        used = self._prepared.pop(key, None) or (self._machine if not fresh else None) or self._new_machine(*key)
         setups = [recipe.a] if recipe.b is None else [recipe.a, recipe.b]
         sides = [
             Side(used, s, name, self._replace if name == "A" else None) for s, name in zip(setups, "AB", strict=False)
@@ -80,6 +81,13 @@ class Session:
         self._allowed_s, self._wall_s, self._settled = 0.0, None, False
         for ask in recipe.requests:
             self._send(ask)
+
+    def prepare(self, clock: str, model: str) -> Machine:
+        """Loads what a later command ``machine`` starts: to be called where waiting does no harm."""
+        found = self._new_machine(clock, model)
+        found.load()
+        self._prepared = {(clock, model): found}
+        return found
 
     def _again(self, recipe: Recipe, why: str) -> None:
         """A new start with the requests that were sent so far."""
