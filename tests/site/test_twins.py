@@ -32,7 +32,7 @@ def test_a_twin_is_the_same_at_every_address(built: Any, url: str) -> None:
 def test_a_twin_says_where_it_is_from(built: Any) -> None:
     fields = yaml.safe_load(twin(built).split("---")[1])
     root = built.content.project.site_url
-    assert fields["title"] == "5.4 Paging & sharing"
+    assert fields["title"] == "2.1 Paging & sharing"
     assert fields["description"] == 'Memory in blocks, "shared" where it can be.'
     assert fields["canonical"] == f"{root}serving/paging/"
     assert fields["updated"] == "2026-11-29"

@@ -126,7 +126,7 @@ def _entry(project: Project, page: Page) -> str:
         for stem in page.meta.depends_on
     )
     return (
-        f'<li><span class="hb-number">{content(page.number)}</span> '
+        f'<li><span class="hb-number">{content(page.place)}</span> '
         f'<a class="hb-entry" href="{address(project.site_url + page.url)}">{content(page.meta.title)}</a>'
         f'<span class="hb-about">{content(page.meta.description)}</span>'
         + (f'<span class="hb-needs">needs {needs}</span>' if needs else "")

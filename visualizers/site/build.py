@@ -96,7 +96,7 @@ def _facts(project: Project, extra: tuple[Generated, ...]) -> dict[str, Facts]:
             page.url,
             meta.title,
             meta.description,
-            page.number,
+            page.place,
             page.part,
             str(meta.updated),
             source_file=page.file,

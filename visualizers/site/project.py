@@ -37,6 +37,7 @@ class Page:
     body: str
     first_line: int
     part: str
+    place: str = ""  # its number in this book, part and page, which has no gaps while the outline is not whole
 
     @property
     def stem(self) -> str:
@@ -49,12 +50,13 @@ class Page:
 
     @property
     def number(self) -> str:
+        """The first id of the outline that the page covers."""
         return self.meta.ids[0] if self.meta.ids else ""
 
     @property
     def label(self) -> str:
-        """The title with its outline number, as the navigation shows it."""
-        return f"{self.number} {self.meta.title}".strip()
+        """The title with its number, as the navigation shows it."""
+        return f"{self.place} {self.meta.title}".strip()
 
     @cached_property
     def tokens(self) -> Sequence[Token]:
@@ -152,11 +154,12 @@ def load(root: Path, *, site_url: str | None = None, strict: bool = True) -> Pro
     glossary, found = read_glossary(root / "handbook" / "glossary.yml", root)
     problems += found
     pages = []
+    titled = [part for part in parts if part.title]
     for part in parts:
-        for path in part.paths:
+        for place, path in enumerate(part.paths, start=1):
             if path in GENERATED:
                 continue
-            page, found = _read_page(root, path, part.title)
+            page, found = _read_page(root, path, part.title, f"{titled.index(part) + 1}.{place}" if part.title else "")
             problems += found
             if page is not None:
                 pages.append(page)
@@ -211,7 +214,7 @@ def _parts(config: Mapping[str, Any], file: Path) -> tuple[Part, ...]:
     return tuple(parts)
 
 
-def _read_page(root: Path, path: str, part: str) -> tuple[Page | None, list[Problem]]:
+def _read_page(root: Path, path: str, part: str, place: str) -> tuple[Page | None, list[Problem]]:
     file = root / "handbook" / path
     shown = shown_path(file, root)
     if not file.is_file():
@@ -227,7 +230,7 @@ def _read_page(root: Path, path: str, part: str) -> tuple[Page | None, list[Prob
     if meta is None:
         return None, problems
     _, body, first_line = frontmatter.split(text)
-    return Page(path, shown, meta, body, first_line, part), problems
+    return Page(path, shown, meta, body, first_line, part, place), problems
 
 
 def _outside_navigation(root: Path, parts: Sequence[Part]) -> list[Problem]:
