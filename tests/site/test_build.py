@@ -72,7 +72,7 @@ def test_an_edit_of_a_title_or_a_term_reaches_every_page(tmp_path: Path) -> None
     made.build(out)
     edit(root, "basics/cache.md", "title: The cache", "title: The KV cache")
     made.update(out)
-    assert "1.6 The KV cache" in (out / "serving" / "paging" / "index.html").read_text(encoding="utf-8")
+    assert "1.1 The KV cache" in (out / "serving" / "paging" / "index.html").read_text(encoding="utf-8")
     glossary = root / "handbook" / "glossary.yml"
     glossary.write_text(glossary.read_text().replace("A fixed number", "A certain number"), encoding="utf-8")
     assert set(made.update(out)) == {"serving/paging/", "reference/glossary/"}

@@ -103,7 +103,7 @@ def drawing(project: Project) -> str:
 def _listed(project: Project, pages: list[Page]) -> str:
     return "\n".join(
         f'<li data-stem="{page.stem}"><a href="{address(project.site_url + page.url)}">'
-        f'<span class="hb-number">{content(page.number)}</span> {content(page.meta.title)}</a></li>'
+        f'<span class="hb-number">{content(page.place)}</span> {content(page.meta.title)}</a></li>'
         for page in pages
     )
 
