@@ -102,6 +102,13 @@ def wait_for(condition: Any, seconds: float = 60) -> None:
         time.sleep(0.05)
 
 
+def live_of(app: Any) -> Any:
+    """The notebooks of the server, below whatever is wrapped around it."""
+    while not hasattr(app, "state"):
+        app = app._app
+    return app.state.live
+
+
 class LoggingIndex:
     """The two indexes behind one address on loopback that notes every path that is asked for."""
 

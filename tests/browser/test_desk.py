@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from desk_page import STARTED_MS, DeskPage
 from live_pages import ask_live, plain
-from live_site import exported, served, write_project, write_site
+from live_site import exported, live_of, served, write_project, write_site
 from playwright.sync_api import Browser, Page, expect
 
 from visualizers.desk.recipe import Recipe
@@ -243,7 +243,7 @@ def test_out_of_sight_it_rests_and_goes_on_when_seen_again(page: Page, local: tu
 def test_a_kernel_that_is_gone_is_told_and_the_picture_stays(page: Page, local: tuple[str, Any]) -> None:
     desk = opened(page, local[0], desk=recipe(requests=(), rate=4.0))
     desk.until(lambda s: len(s["series"]["kv_used_bytes"]) > 5)
-    for manager in local[1]._app.state.live._managers():
+    for manager in live_of(local[1])._managers():
         for session in list(manager.sessions):
             manager.close_session(session)
     expect(desk.element.locator(".alarm")).to_contain_text("does not answer", timeout=60_000)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from live_pages import CHANGED_MS, STARTED_MS, Troubles, ask_live, local, page, plain, published, run_live
-from live_site import served, wait_for, write_site
+from live_site import live_of, served, wait_for, write_site
 from playwright.sync_api import Page, expect
 
 from visualizers import notebook
@@ -120,7 +120,7 @@ def test_a_notebook_that_raises_says_so(page: Page, request: pytest.FixtureReque
 
 def test_one_frame_at_a_time_and_its_kernel_ends_with_it(page: Page, local: tuple[str, object]) -> None:
     address, app = local
-    live = app._app.state.live  # type: ignore[attr-defined]
+    live = live_of(app)
     run_live(page, address, "kv-cache-size")
     assert live.sessions() >= 1
     ask_live(page, "raises")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from live_pages import CHANGED_MS, STARTED_MS, Troubles, local, page, published, run_live
-from live_site import ROOT, wait_for
+from live_site import ROOT, live_of, wait_for
 from playwright.sync_api import Page, expect
 
 from visualizers.site.live import SESSION_TTL_S
@@ -47,7 +47,7 @@ def test_code_is_changed_run_undone_and_left(page: Page, request: pytest.Fixture
 def test_what_is_edited_locally_touches_no_file_of_the_project_and_its_kernel_ends(
     page: Page, local: tuple[str, object]
 ) -> None:
-    live = local[1]._app.state.live  # type: ignore[attr-defined]
+    live = live_of(local[1])
     own = live._editor._sources["kv_cache_size"]
     frame = run_live(page, local[0], "kv-cache-size")
     page.get_by_role("button", name="Edit the code").click()
@@ -64,7 +64,7 @@ def test_what_is_edited_locally_touches_no_file_of_the_project_and_its_kernel_en
 
 
 def test_an_editor_whose_process_dies_is_told(page: Page, local: tuple[str, object]) -> None:
-    live = local[1]._app.state.live  # type: ignore[attr-defined]
+    live = live_of(local[1])
     run_live(page, local[0], "kv-cache-size")
     page.get_by_role("button", name="Edit the code").click()
     expect(page.locator(".hbl-status")).to_contain_text("Ctrl+Enter", timeout=STARTED_MS)

@@ -7,7 +7,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from live_pages import CHANGED_MS, STARTED_MS, Troubles, ask_live, local, page, published, run_live
-from live_site import wait_for
+from live_site import live_of, wait_for
 from playwright.sync_api import Page, expect
 
 from visualizers.site import front_end
@@ -64,7 +64,7 @@ def test_what_was_started_unseen_with_other_inputs_is_not_shown(page: Page, loca
 
 
 def test_at_most_one_notebook_waits_and_its_kernel_ends(page: Page, local: tuple[str, object]) -> None:
-    live = local[1]._app.state.live  # type: ignore[attr-defined]
+    live = live_of(local[1])
     page.goto(local[0])
     for name in ("kv-cache-size", "live-run"):
         page.locator(f"hb-figure[name={name}] [data-run]").hover()
@@ -126,7 +126,7 @@ def test_the_wait_is_named_step_by_step(page: Page, request: pytest.FixtureReque
 
 
 def test_a_connection_that_closes_is_told_and_the_picture_stays(page: Page, local: tuple[str, object]) -> None:
-    live = local[1]._app.state.live  # type: ignore[attr-defined]
+    live = live_of(local[1])
     troubles = Troubles(page, local[0])
     frame = run_live(page, local[0], "kv-cache-size")
     expect(frame.locator("svg.marks")).to_be_visible(timeout=CHANGED_MS)
@@ -211,7 +211,7 @@ def test_a_page_opens_a_notebook_without_a_figure(page: Page, request: pytest.Fi
 
 def test_instant_navigation_ends_the_kernel(page: Page, local: tuple[str, object]) -> None:
     """The theme replaces the page's content and keeps its document."""
-    live = local[1]._app.state.live  # type: ignore[attr-defined]
+    live = live_of(local[1])
     page.add_init_script("globalThis.document$ = {subscribe(f) { (globalThis.heard ??= []).push(f); f(document); }}")
     run_live(page, local[0], "kv-cache-size")
     assert live.sessions() >= 1

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from live_site import RAISES
+from live_site import RAISES, live_of
 
 from visualizers.site.live import Live
 from visualizers.site.serve import application
@@ -52,7 +52,7 @@ def root(tmp_path: Path) -> Path:
 def app(root: Path) -> Iterator[Any]:
     app: Any = application(root / "site", root, root_path="/x/")
     yield app
-    asyncio.run(app._app.state.live.shutdown())
+    asyncio.run(live_of(app).shutdown())
 
 
 def address(app: Any) -> str:
@@ -131,7 +131,7 @@ def test_without_an_editor_nothing_leads_to_one(root: Path, options: dict[str, A
     app: Any = application(root / "site", root, root_path="/x/", **options)
     assert Asked(app, "/x/live/_edit", WISH, method="POST", **OURS).status == 404
     assert json.loads(Asked(app, "/x/notebooks/live.json").body)["edit"] is False
-    assert app._app.state.live._editor is None
+    assert live_of(app)._editor is None
 
 
 def test_a_copy_is_edited_kept_and_restored(root: Path) -> None:
