@@ -176,11 +176,9 @@ def _ratios() -> Any:
             x=constant(alt.XValue, 0), x2=constant(alt.X2Value, "width"), y=even, y2=constant(alt.Y2Value, edge)
         )
 
-    def words(text: str, name: str, **look: Any) -> Any:
+    def words(text: str, **look: Any) -> Any:
         at_left = look.pop("align") == "left"
-        said = one.mark_text(
-            align="left" if at_left else "right", fontWeight="bold", color=colour(name), text=text, **look
-        )
+        said = one.mark_text(align="left" if at_left else "right", fontWeight="bold", text=text, **look)
         at = constant(alt.YValue, 0 if at_left else "height")
         return said.encode(x=constant(alt.XValue, 0 if at_left else "width"), y=at)
 
@@ -207,8 +205,8 @@ def _ratios() -> Any:
         one.mark_rule(color=colour("axis")).encode(y=even),
         *curves,
         # The ratio grows with the length, so these two corners are free.
-        words("swapping is quicker", "bandwidth", align="left", baseline="top", dx=6, dy=7),
-        words("computing again is quicker", "compute", align="right", baseline="bottom", dx=-6, dy=-6),
+        words("swapping is quicker", align="left", baseline="top", dx=6, dy=7),
+        words("computing again is quicker", align="right", baseline="bottom", dx=-6, dy=-6),
         *_crossing(x),
         here.encode(x=x, y=y),
         here_said,
