@@ -104,7 +104,7 @@ def test_values_are_those_counted_from_the_picture() -> None:
         assert values["cached_blocks"] == sum(
             row["owner"] == block_manager.CACHED and row["label"] != "" for row in pool
         )
-        empty = sum(row["x1"] - row["fill"] for row in pool if row["label"].isupper())
+        empty = sum(row["x1"] - row["fill"] for row in pool if row["label"].isupper()) / block_manager.WIDE
         # A block is drawn a little narrower than its slots.
         assert empty * size / (size - 2 * block_manager.GAP) == pytest.approx(values["empty_slots"], abs=0.05)
         assert {row["owner"] for row in [*pool, *tables]} <= set(block_manager.OWNERS)
@@ -161,3 +161,38 @@ def test_block_numbers_in_words() -> None:
 def test_the_bundled_model_tells_the_same_story_as_the_hash_model() -> None:
     """Blocks follow lengths and prompts, not what is sampled: the figure's run is the one tested above."""
     assert block_moments.run(4, True) == hashed(4, True)
+
+
+@pytest.mark.usefixtures("on_hash_model")
+@pytest.mark.parametrize("size", SIZES)
+def test_each_arrow_goes_from_a_place_in_a_table_to_its_block_of_the_pool(size: int) -> None:
+    for step in range(0, LAST, 3):
+        data = block_manager.compute({"step": step, "block_size": str(size), "prefix_caching": "on"})
+        moment = hashed(size, True).moments[min(step, len(hashed(size, True).moments) - 1)]
+        pool, tables = data.rows["pool"], data.rows["tables"]
+        assert [row["key"] for row in data.rows["blocks"]] == [row["key"] for row in [*pool, *tables]]
+        by_block = {row["group"]: row for row in pool}
+        for row in tables:
+            block = by_block[row["group"]]
+            # The chart finds the end of an arrow from the block's number alone.
+            slot = (int(row["group"]) - 1) * size
+            assert (block["x0"] + block["x1"]) / 2 == pytest.approx(
+                block_manager.WIDE * (slot % block_manager.SLOTS_A_ROW + size / 2)
+            )
+            ends_at = slot // block_manager.SLOTS_A_ROW * block_manager.POOL_ROW + block_manager.BLOCK_BOTTOM
+            assert block["bottom"] == ends_at < row["top"]
+            # Its width and height too.
+            assert row["x1"] - row["x0"] == pytest.approx(size - 2 * block_manager.GAP)
+            assert block["x1"] - block["x0"] == pytest.approx(block_manager.WIDE * (size - 2 * block_manager.GAP))
+            assert row["bottom"] - row["top"] == block_manager.TABLE_BLOCK
+            assert row["changed"] == ((row["request"], int(row["group"])) in moment.taken)
+            # What a request has got in this moment is marked in the pool too.
+            assert block["changed"] or not row["changed"]
+
+
+def test_the_picture_begins_where_a_request_finds_cached_blocks() -> None:
+    step = int(VISUALIZER.defaults()["step"])
+    moment = hashed(4, True).moments[step]
+    assert "starts on cached" in moment.what
+    shared = {block for name, block in moment.taken if name == "D"}
+    assert len(shared & set(moment.sequences[0].table)) > 3

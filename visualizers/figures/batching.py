@@ -12,6 +12,7 @@ import altair as alt
 from minillm.costs.batching import padding_waste
 from visualizers.contract import Choice, Column, Data, Number, Table, Visualizer
 from visualizers.levels.charts import Spec, colour_scale, constant, either, rows, spec
+from visualizers.levels.links import linked, linker
 from visualizers.palette import colour
 from visualizers.runs import batching_run
 from visualizers.runs.batching_run import NUM_REQUESTS, POLICIES, Served
@@ -80,7 +81,7 @@ def _bar(number: int, s: Served) -> dict[str, Any]:
     times = (s.job.arrival_s, s.start_s, s.first_s, s.end_s, s.released_s)
     arrival, start, first, end, released = (round(t, 3) for t in times)
     return {
-        "request": number + 1,
+        "group": str(number + 1),
         "arrival": arrival,
         "start": start,
         "first": first,
@@ -151,14 +152,26 @@ def _batch(policy: str) -> Any:
         .mark_text(align="left", dx=3, fontSize=10, fontWeight="bold")
         .encode(
             x=_time("start"),
-            y="middle:Q",
-            text="request:N",
+            y=alt.Y("middle:Q", axis=None),
+            text="group:N",
             color=either(alt.ColorValue, at_now, colour("page"), colour("text")),
         )
     )
     held = part("end", "released", HELD)
     layers = [held, part("start", "first", PREFILL), part("first", "end", DECODE)]
-    return alt.layer(*layers, numbers, _now(), _heading(policy), height=BATCH_HEIGHT)
+    # A request that is pointed at has a line around it under every policy.
+    targets = (
+        bars.transform_calculate(bottom="datum.top + datum.high")
+        .mark_rect(fill="transparent", strokeWidth=2)
+        .encode(
+            x=_time("start"),
+            x2="released:Q",
+            y=alt.Y("top:Q", scale=lanes, axis=None),
+            y2="bottom:Q",
+            stroke=linked(),
+        )
+    )
+    return alt.layer(*layers, numbers, _now(), _heading(policy), linker(targets, policy), height=BATCH_HEIGHT)
 
 
 def _queue(policy: str) -> Any:

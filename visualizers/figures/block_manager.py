@@ -11,8 +11,9 @@ from typing import Any
 import altair as alt
 
 from visualizers.contract import Choice, Column, Data, Number, Table, Visualizer
-from visualizers.levels.charts import Spec, colour_scale, constant, either, rows, spec
-from visualizers.palette import colour
+from visualizers.levels.charts import Spec, colour_scale, constant, rows, spec
+from visualizers.levels.links import PARAM, linked, linker
+from visualizers.palette import colour, ink
 from visualizers.runs import block_moments
 from visualizers.runs.block_moments import JOBS, NAMES, POOL_SLOTS, Block, Moment
 
@@ -21,9 +22,13 @@ SLOTS_A_ROW = 16  # a row of the pool, so that a slot lies at the same place wha
 LONGEST = 48  # tokens that the axis of the tables shows
 SHARED, CACHED = "held by several", "free, content still cached"
 OWNERS = {**{name: f"series-{i + 1}" for i, name in enumerate(NAMES)}, SHARED: "shared", CACHED: "cached"}
-MARK_OFFSET = -14  # pixels from the middle of a table's bar to the mark above it, clear of the labels in it
+WIDE = LONGEST // SLOTS_A_ROW  # a slot of the pool is so many times as wide as one of a table
 GAP = 0.06  # between neighbouring blocks, in slots
-POOL_KEY = ["A: held by A; a: free, but still caching A's content", "coloured as far as its slots are filled"]
+POOL_KEY = "A: held by A; a: free, but still caching A's content"
+# The picture from above, in pixels: the pool, the heading of the tables, the tables.
+POOL_ROW, BLOCK_TOP, BLOCK_BOTTOM = 38, 13, 37
+TABLES_AT, TABLE_ROW, TABLE_BLOCK = POOL_SLOTS // SLOTS_A_ROW * POOL_ROW + 62, 32, 22
+HEIGHT = TABLES_AT + len(JOBS) * TABLE_ROW
 
 
 def compute(inputs: Mapping[str, Any]) -> Data:
@@ -52,15 +57,20 @@ def compute(inputs: Mapping[str, Any]) -> Data:
         "run_computed_tokens": last.tally.computed_tokens,
         "run_hit_tokens": last.tally.hit_tokens,
     }
+    pool, tables = [_pool_row(b, size) for b in moment.blocks], _table_rows(moment, size)
     return Data(
         values,
         {
-            "pool": [_pool_row(b, size) for b in moment.blocks],
-            "tables": _table_rows(moment, size),
+            "pool": pool,
+            "tables": tables,
+            "blocks": [{field: row[field] for field in _DRAWN} for row in [*pool, *tables]],
+            "heading": [{"text": "Block tables (▾ tokens known)", "at": TABLES_AT - 12}],
             "requests": [
                 {
+                    "key": s.name,
                     "request": s.name,
                     "status": s.status,
+                    "middle": _table_top(row) + TABLE_BLOCK / 2,
                     "note": "" if s.table else s.status,
                     "known": s.known if s.table else 0,
                     "prompt": s.prompt,
@@ -69,10 +79,14 @@ def compute(inputs: Mapping[str, Any]) -> Data:
                     "blocks": len(s.table),
                     "table": " ".join(map(str, s.table)) or "–",
                 }
-                for s in moment.sequences
+                for row, s in enumerate(moment.sequences)
             ],
         },
     )
+
+
+# What the chart needs of a block in the pool or in a table; the rest follows from the size of a block.
+_DRAWN = ("key", "request", "x0", "top", "fill", "owner", "label", "inside", "at", "group", "changed")
 
 
 def _owner(block: Block) -> str:
@@ -83,30 +97,57 @@ def _owner(block: Block) -> str:
 
 def _pool_row(block: Block, size: int) -> dict[str, Any]:
     """Where a block stands in the grid of slots. Letters say what colours say: capitals hold, small ones are cached."""
-    first = (block.block - 1) * size
-    row, x = divmod(first, SLOTS_A_ROW)
+    row, x = divmod((block.block - 1) * size, SLOTS_A_ROW)
     label = "".join(block.holders) or block.cached_of.lower()
-    return {**_bar(block, x, size, label), "row": row, "id": str(block.block), "changed": block.changed}
+    return {
+        "key": str(block.block),
+        **_bar(block, x, size, label, WIDE),
+        **_between(row * POOL_ROW + BLOCK_TOP, row * POOL_ROW + BLOCK_BOTTOM),
+        "request": "",
+        "changed": block.changed,
+    }
 
 
-def _bar(block: Block, first: int, size: int, label: str) -> dict[str, Any]:
+def _between(top: float, bottom: float) -> dict[str, float]:
+    return {"top": top, "bottom": bottom, "middle": (top + bottom) / 2}
+
+
+def _bar(block: Block, first: int, size: int, label: str, wide: int = 1) -> dict[str, Any]:
     """A block as a bar from ``first``, filled as far as its slots are; the label stands in the wider part."""
-    x0, x1 = first + GAP, first + size - GAP
+    x0, x1 = wide * (first + GAP), wide * (first + size - GAP)
     fill = round(x0 + (x1 - x0) * block.filled / size, 3)
     inside = 2 * block.filled >= size
-    middle = (x0 + fill) / 2 if inside else (fill + x1) / 2
-    owner = _owner(block)
-    return {"x0": x0, "x1": x1, "fill": fill, "owner": owner, "label": label, "inside": inside, "at": round(middle, 3)}
+    at = (x0 + fill) / 2 if inside else (fill + x1) / 2
+    return {
+        "x0": round(x0, 3),
+        "x1": round(x1, 3),
+        "fill": fill,
+        "owner": _owner(block),
+        "label": label,
+        "inside": inside,
+        "at": round(at, 3),
+        "group": str(block.block),
+    }
 
 
 def _table_rows(moment: Moment, size: int) -> list[dict[str, Any]]:
     """Each request's table as the run of its blocks along the sequence."""
     by_id = {b.block: b for b in moment.blocks}
     return [
-        {"request": s.name, **_bar(by_id[block], i * size, size, str(block) if size > 1 else "")}
-        for s in moment.sequences
+        {
+            "key": f"{s.name}{i}",
+            "request": s.name,
+            **_bar(by_id[block], i * size, size, str(block) if size > 1 else ""),
+            **_between(_table_top(row), _table_top(row) + TABLE_BLOCK),
+            "changed": (s.name, block) in moment.taken,
+        }
+        for row, s in enumerate(moment.sequences)
         for i, block in enumerate(s.table)
     ]
+
+
+def _table_top(row: int) -> int:
+    return TABLES_AT + row * TABLE_ROW + TABLE_ROW - TABLE_BLOCK
 
 
 def figure(data: Data) -> Spec:
@@ -117,67 +158,104 @@ def figure(data: Data) -> Spec:
 @cache
 def _chart(size: int) -> Spec:
     """The chart depends on the block size alone, and hundreds of states share it: it is built once."""
-    return spec(alt.vconcat(_pool_chart(size), _tables_chart(), spacing=14))
-
-
-def _pool_chart(size: int) -> Any:
-    height = POOL_SLOTS // SLOTS_A_ROW
-    x = alt.X("x0:Q", scale=alt.Scale(domain=[0, SLOTS_A_ROW], nice=False), axis=None)
-    y = alt.Y("row0:Q", scale=alt.Scale(domain=[height, 0], nice=False), axis=None)
-    place = {"x": x, "x2": "x1:Q", "y": y, "y2": "row1:Q"}
-    # In a row of height 1 the blocks take the lower two thirds, their numbers stand above them.
-    blocks = alt.Chart(rows("pool")).transform_calculate(
-        row0="datum.row + 0.34",
-        row1="datum.row + 0.98",
-        middle="(datum.x0 + datum.x1) / 2",
-        label_row="datum.row + 0.66",
-        id_row="datum.row + 0.18",
+    slots = size - 2 * GAP
+    blocks = alt.Chart(rows("blocks")).transform_calculate(
+        x1=f"datum.x0 + (datum.request ? {slots} : {WIDE * slots})",
+        bottom=f"datum.top + (datum.request ? {TABLE_BLOCK} : {BLOCK_BOTTOM - BLOCK_TOP})",
+        middle="(datum.top + datum.bottom) / 2",
+        middle_x="(datum.x0 + datum.x1) / 2",
+        above="datum.top - 6",
     )
-    return alt.layer(
-        blocks.mark_rect(fill="transparent", stroke=colour("free"), strokeWidth=1).encode(**place),
-        blocks.mark_rect().encode(**{**place, "x2": "fill:Q"}, color=_owner_colour()),
-        blocks.transform_filter("datum.changed")
-        .mark_rect(fill="transparent", stroke=colour("text"), strokeWidth=2.5)
-        .encode(**place),
-        blocks.mark_text(fontSize=9 if size == 1 else 11, fontWeight="bold").encode(
-            x="at:Q", y="label_row:Q", text="label:N", color=_ink()
-        ),
-        blocks.mark_text(color=colour("muted"), fontSize=9 if size == 1 else 10).encode(
-            x="middle:Q", y="id_row:Q", text="id:N"
-        ),
-        height=height * 38,
-        title=alt.TitleParams(f"Pool: {POOL_SLOTS} slots in blocks of {size}", subtitle=POOL_KEY),
+    in_pool = blocks.transform_filter("!datum.request")
+    small = 9 if size == 1 else 10
+    return spec(
+        alt.layer(
+            blocks.mark_rect(fill="transparent", stroke=colour("free"), strokeWidth=1).encode(**_PLACE),
+            blocks.mark_rect().encode(**{**_PLACE, "x2": "fill:Q"}, fill=_owner_fill()),
+            *_arrow_marks(blocks, size),
+            _labels(blocks, small),
+            in_pool.transform_filter("datum.changed")
+            .mark_rect(fill="transparent", stroke=colour("text"), strokeWidth=2.5)
+            .encode(**_PLACE),
+            in_pool.mark_text(color=colour("muted"), fontSize=small).encode(
+                x=_x("middle_x"), y=_y("above"), text="key:N"
+            ),
+            *_table_texts(),
+            # What is pointed at has a line around it, in the pool and in every table that names it.
+            linker(blocks.mark_rect(fill="transparent", strokeWidth=2.5).encode(**_PLACE, stroke=linked()), "blocks"),
+            height=HEIGHT,
+            title=alt.TitleParams(f"Pool: {POOL_SLOTS} slots in blocks of {size}", subtitle=POOL_KEY, frame="group"),
+        )
     )
 
 
-def _owner_colour() -> Any:
-    """The colour of a block: who holds it. Both charts say the same of their one legend."""
-    return alt.Color("owner:N", scale=colour_scale(OWNERS), legend=alt.Legend(values=[SHARED, CACHED]))
+def _x(field: str) -> Any:
+    axis = alt.Axis(title="position in the sequence")
+    return alt.X(f"{field}:Q", axis=axis, scale=alt.Scale(domain=[0, LONGEST], nice=False))
 
 
-def _ink() -> Any:
-    """The colour of a label: of the page on a filled bar, of text beside it."""
-    return either(alt.ColorValue, "datum.inside", colour("page"), colour("text"))
+def _y(field: str) -> Any:
+    return alt.Y(f"{field}:Q", axis=None, scale=alt.Scale(domain=[HEIGHT, 0], nice=False))
 
 
-def _tables_chart() -> Any:
-    y = alt.Y("request:N", scale=alt.Scale(domain=list(NAMES), paddingInner=0.3), axis=alt.Axis(title=None))
-    x = alt.X("x0:Q", scale=alt.Scale(domain=[0, LONGEST], nice=False), axis=alt.Axis(title="position in the sequence"))
-    blocks = alt.Chart(rows("tables"))
+_PLACE = {"x": _x("x0"), "x2": "x1:Q", "y": _y("top"), "y2": "bottom:Q"}
+
+
+def _owner_fill() -> Any:
+    return alt.Fill("owner:N", scale=colour_scale(OWNERS), legend=alt.Legend(values=[SHARED, CACHED]))
+
+
+def _labels(base: Any, font: int) -> Any:
+    """Who holds a block, in ink that can be read on its colour, or on the page where the block is empty."""
+    inks = alt.Scale(domain=list(OWNERS), range=[ink(name) for name in OWNERS.values()])
+    label = alt.Color("owner:N", scale=inks, legend=None, condition={"test": "!datum.inside", "value": colour("text")})
+    return base.mark_text(fontSize=font, fontWeight="bold").encode(
+        x=_x("at"), y=_y("middle"), text="label:N", color=label
+    )
+
+
+def _arrow_marks(blocks: Any, size: int) -> list[Any]:
+    """From a table to the pool: for what this moment changed, or for the block that the reader points at."""
+    shown = alt.OpacityValue(
+        0, condition=[{"param": PARAM, "empty": False, "value": 1}, {"test": "datum.changed", "value": 0.55}]
+    )
+    first = f"((toNumber(datum.group) - 1) * {size})"  # slot of the pool
+    base = (
+        blocks.transform_filter("datum.request")
+        .transform_calculate(
+            to_x=f"{WIDE} * ({first} % {SLOTS_A_ROW} + {size / 2})",
+            to_y=f"floor({first} / {SLOTS_A_ROW}) * {POOL_ROW} + {BLOCK_BOTTOM}",
+        )
+        # A head points along its line, whatever the width of the chart makes of that.
+        .transform_calculate(
+            angle=f"atan2((datum.to_x - datum.middle_x) * width / {LONGEST}, datum.top - datum.to_y) * 180 / PI"
+        )
+    )
+    lines = base.mark_rule(color=colour("text"), strokeWidth=1.25).encode(
+        x=_x("middle_x"), x2="to_x:Q", y=_y("top"), y2="to_y:Q", opacity=shown
+    )
+    heads = base.mark_point(shape="triangle", filled=True, size=80, color=colour("text")).encode(
+        x=_x("to_x"), y=_y("to_y"), opacity=shown, angle=alt.Angle("angle:Q", scale=None)
+    )
+    return [lines, heads]
+
+
+def _table_texts() -> list[Any]:
+    """The tables' heading, the requests' names with what holds no block, and how far each is known."""
     requests = alt.Chart(rows("requests"))
-    return alt.layer(
-        blocks.mark_rect(fill="transparent", stroke=colour("free"), strokeWidth=1).encode(x=x, x2="x1:Q", y=y),
-        blocks.mark_rect().encode(x=x, x2="fill:Q", y=y, color=_owner_colour()),
-        blocks.mark_text(fontSize=10, fontWeight="bold").encode(x="at:Q", y=y, text="label:N", color=_ink()),
-        requests.transform_filter("datum.known > 0")
-        .mark_point(shape="triangle-down", color=colour("text"), size=45, yOffset=MARK_OFFSET)
-        .encode(x="known:Q", y=y),
-        requests.mark_text(align="left", color=colour("muted"), fontSize=11, dx=4).encode(
-            x=constant(alt.XDatum, 0), y=y, text="note:N"
-        ),
-        height=len(JOBS) * 30,
-        title="Block tables (▾ tokens known)",
+    heading = alt.Chart(rows("heading")).mark_text(align="left", fontWeight="bold", fontSize=13)
+    names = requests.mark_text(align="right", dx=-6, color=colour("muted"))
+    notes = requests.mark_text(align="left", color=colour("muted"), fontSize=11, dx=4)
+    known = requests.transform_filter("datum.known > 0").mark_point(
+        shape="triangle-down", color=colour("text"), size=40, opacity=1, yOffset=-TABLE_BLOCK / 2 - 3
     )
+    left = constant(alt.XValue, 0)
+    return [
+        heading.encode(x=left, y=_y("at"), text="text:N"),
+        names.encode(x=left, y=_y("middle"), text="request:N"),
+        notes.encode(x=left, y=_y("middle"), text="note:N"),
+        known.encode(x=_x("known"), y=_y("middle")),
+    ]
 
 
 def table(data: Data) -> Table:
@@ -226,20 +304,29 @@ VISUALIZER = Visualizer(
             "step",
             "Moment",
             "",
-            20,
+            19,
             0,
             LAST,
             "How far the run has come: each step of the engine is planned, then lands. A run that has ended stays so.",
             instant="grid",
             play=True,
         ),
-        Choice("block_size", "Block size", "4", {"1": "1", "4": "4", "16": "16"}, "Tokens in a block.", unit="tokens"),
+        Choice(
+            "block_size",
+            "Block size",
+            "4",
+            {"1": "1", "4": "4", "16": "16"},
+            "Tokens in a block.",
+            unit="tokens",
+            more=True,
+        ),
         Choice(
             "prefix_caching",
             "Prefix cache",
             "on",
             {"on": "on", "off": "off"},
             "Whether full blocks stay findable for later requests with the same beginning.",
+            more=True,
         ),
     ),
     units={

@@ -14,6 +14,7 @@ from minillm.costs import pcie_bytes_per_s
 from visualizers.contract import Choice, Column, Data, Number, Table, Visualizer
 from visualizers.formats import format_value
 from visualizers.levels.charts import Spec, colour_scale, constant, either, rows, spec
+from visualizers.levels.links import linked, linker
 from visualizers.palette import colour, ink
 from visualizers.runs import preemption_run
 from visualizers.runs.bench import BLOCK_SIZE
@@ -100,7 +101,7 @@ def _spans(outcome: Outcome) -> list[dict[str, Any]]:
             {
                 "key": f"{s.request}.{count[s.request]}",
                 "row": s.request,
-                "request": s.request + 1,
+                "group": str(s.request + 1),
                 "start": round(s.start_s, 4),
                 "end": round(s.end_s, 4),
                 "kind": s.kind,
@@ -119,6 +120,7 @@ def _held(outcome: Outcome) -> list[dict[str, Any]]:
             found.append(
                 {
                     "request": request + 1,
+                    "group": str(request + 1),
                     "time": round(time_s, 3),
                     "from": below,
                     "to": below + own,
@@ -207,6 +209,13 @@ def _requests() -> Any:
         bars(f"!({thin})", _ROW - 2),
         names.encode(x=_time("start"), y=y, text="request:N"),
         losers.encode(x=_time("start"), y=y),
+        # The request that is pointed at has a line around it, here and in the pool.
+        linker(
+            alt.Chart(rows("spans"))
+            .mark_bar(height=_ROW, fill="transparent", strokeWidth=2)
+            .encode(x=_time("start"), x2="end:Q", y=y, stroke=linked()),
+            "requests",
+        ),
         height=NUM_REQUESTS * _ROW,
         title=alt.Title("Requests (✕: loses its blocks)", frame="group"),
     )
@@ -217,12 +226,13 @@ def _pool_chart() -> Any:
     y = alt.Y("from:Q", axis=None, scale=alt.Scale(domainMin=0, nice=False))
     areas = (
         alt.Chart(rows("held"))
-        .mark_area(stroke=colour("page"), strokeWidth=1)
+        .mark_area(strokeWidth=1.5)
         .encode(
             x=_time("time", axis),
             y=y,
             y2="to:Q",
-            detail="request:N",
+            detail="group:N",
+            stroke=linked(off=colour("page")),
             color=alt.Color("owner:N", scale=colour_scale(OWNERS), legend=alt.Legend(values=[LOSER], offset=24)),
         )
     )
@@ -242,7 +252,7 @@ def _pool_chart() -> Any:
         )
     )
     title = alt.Title("The pool, request on request", frame="group")
-    return alt.layer(areas, _losses(axis), line, label, numbers, height=130, title=title)
+    return alt.layer(linker(areas, "pool"), _losses(axis), line, label, numbers, height=130, title=title)
 
 
 def table(data: Data) -> Table:

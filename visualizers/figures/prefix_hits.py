@@ -14,6 +14,7 @@ import numpy as np
 from visualizers.contract import Choice, Column, Data, Number, Table, Visualizer
 from visualizers.formats import format_value
 from visualizers.levels.charts import Spec, colour_scale, constant, rows, spec
+from visualizers.levels.links import linked, linker
 from visualizers.palette import colour
 from visualizers.runs import bundled, prefix_run
 from visualizers.runs.bundled import MODEL
@@ -94,6 +95,7 @@ def _request(upto: Sequence[Served], salted: bool, times: Times, times_without: 
     prompt, shared = len(served.sent.tokens), shared_tokens(served.sent, before, salted)
     return {
         "request": NAMES[served.sent.name],
+        "group": served.sent.name,
         "prompt": prompt,
         "shared": shared,
         "found": served.hit_tokens,
@@ -111,7 +113,15 @@ def _spread(times: Times) -> str:
 
 def _bar(name: str, which: str, times: Times) -> dict[str, Any]:
     low, middle, high = (round(1e3 * s, 3) for s in (times.low_s, times.median_s, times.high_s))
-    return {"key": f"{name} {which}", "name": name, "which": which, "low": low, "ms": middle, "high": high}
+    return {
+        "key": f"{name} {which}",
+        "name": name,
+        "group": name,
+        "which": which,
+        "low": low,
+        "ms": middle,
+        "high": high,
+    }
 
 
 def _parts(request: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -170,12 +180,18 @@ def _prompts() -> Any:
         .mark_text(align="right", yOffset=-16, color=colour("muted"), fontSize=11)
         .encode(x=constant(alt.XValue, "width"), y=y, text="said:N")
     )
+    targets = (
+        alt.Chart(rows("requests"))
+        .mark_bar(height=_ROW - 4, fill="transparent", strokeWidth=1.5, cornerRadius=4)
+        .encode(x=constant(alt.XValue, -4), x2=constant(alt.X2Value, alt.ExprRef("width + 4")), y=y, stroke=linked())
+    )
     return alt.layer(
         parts,
         edges,
         names,
         counts,
         *(_column(part, y) for part in PARTS),
+        linker(targets, "prompts"),
         height=bars,
         title=alt.Title("Prompts, and where a hit ends", frame="group"),
     )
@@ -214,7 +230,7 @@ def _times_chart() -> Any:
     bars = base.mark_bar().encode(x=alt.X("ms:Q", title="milliseconds", scale=alt.Scale(domainMin=0)), color=colours)
     spread = base.mark_rule(color=colour("text"), strokeWidth=1.5).encode(x="low:Q", x2="high:Q")
     title = alt.Title("Time to first token, with its spread", frame="group")
-    return alt.layer(bars, spread, height=len(NAMES) * 24, title=title)
+    return alt.layer(linker(bars.encode(stroke=linked()), "times"), spread, height=len(NAMES) * 24, title=title)
 
 
 def table(data: Data) -> Table:

@@ -99,6 +99,7 @@ class Moment:
     blocks: tuple[Block, ...]  # block 0, the null block, left out
     sequences: tuple[Sequence, ...]
     tally: Tally
+    taken: frozenset[tuple[str, int]]  # who got which block in this moment, by a hit or a new one
 
 
 @dataclass(frozen=True)
@@ -173,13 +174,17 @@ class _Story:
     def moment(self, step: int, events: Iterable[TraceEvent], what: str) -> Moment:
         """Apply ``events`` and picture what they leave."""
         changed: set[int] = set()
+        taken: set[tuple[str, int]] = set()
         for event in events:
             self._note(event)
             self._replay.apply([event])
             if event.kind in ("hit", "allocate", "evict", "free"):
                 changed.update(event.blocks)
+            if event.kind in ("hit", "allocate"):
+                taken.update((event.request_id, block) for block in event.blocks)
         blocks = tuple(self._block(b, b in changed) for b in range(1, len(self._replay.holders)))
-        return Moment(step, what, blocks, tuple(self._sequence(job.name) for job in JOBS), replace(self._tally))
+        sequences = tuple(self._sequence(job.name) for job in JOBS)
+        return Moment(step, what, blocks, sequences, replace(self._tally), frozenset(taken))
 
     def _note(self, event: TraceEvent) -> None:
         name, tally = event.request_id, self._tally
