@@ -38,6 +38,15 @@ def thread_clock() -> Callable[[], float]:
     return time.thread_time
 
 
+def process_bytes() -> int | None:
+    """The memory that this process holds; None where that is not to be had, as in a browser."""
+    try:
+        import psutil  # type: ignore[import-untyped]
+    except ImportError:
+        return None
+    return int(psutil.Process().memory_info().rss)
+
+
 @dataclass(frozen=True)
 class Times:
     """What repeats of the same work took: the median, and the quartiles as its spread. Seconds."""

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
+from statistics import median
 from typing import Any
 
 from minillm.core.config import EngineConfig
@@ -17,13 +18,16 @@ from minillm.core.request import Event, Request
 from minillm.core.sampling import SamplingParams
 from minillm.llm import LLM
 from visualizers.contract import Data
-from visualizers.runs.measure import one_thread
+from visualizers.levels.words import measured
+from visualizers.runs import bundled
+from visualizers.runs.measure import one_thread, process_bytes
 
 MODEL = "tiny"
 POOL_TOKENS = 512  # KV memory of the engine: fits the longest prompt and its answer
 TEMPERATURE, SEED = 0.7, 7  # lively, yet the same text in every run
-PREFILL, DECODE = "first token: prefill", "further tokens: decode"
+PROMPT, PREFILL, DECODE = "prompt", "first token: prefill", "further tokens: decode"
 FILLED, RESERVED = "holds a token", "reserved, still empty"
+PROMPT_WORDS = 10  # tokens of the prompt that are shown, its last ones
 
 
 @dataclass(frozen=True)
@@ -34,6 +38,7 @@ class Moment:
     text: str
     cached_tokens: int  # tokens whose keys and values are stored
     used_blocks: int
+    process_bytes: int | None = None  # memory of this process; None where that is not known
 
 
 class Stopwatch:
@@ -113,7 +118,8 @@ class Run:
                 stored, used = request.num_computed_tokens, self._llm.engine.kv_usage().used_blocks
                 # The last token ends the request, which gives its blocks back at once.
                 blocks = used or -(-stored // self.block_size)
-                self._moments.append(Moment(event.time_s - request.arrival_s, event.text, stored, blocks))
+                time_s = event.time_s - request.arrival_s
+                self._moments.append(Moment(time_s, event.text, stored, blocks, process_bytes()))
 
     def stop(self) -> None:
         """Ends the request; its blocks go back to the pool."""
@@ -123,6 +129,7 @@ class Run:
     def data(self, tokens: int | None = None) -> Data:
         """What the figure shows after the first ``tokens`` output tokens, by default all there are."""
         moments = self._moments[:tokens]
+        end_s = self._moments[-1].time_s if self._moments else 0.0
         last = moments[-1] if moments else Moment(0.0, "", 0, 0)
         gaps = [b.time_s - a.time_s for a, b in pairwise(moments)]
         decode_s = sum(gaps)
@@ -133,6 +140,8 @@ class Run:
                 "output_tokens": len(moments),
                 "planned_tokens": self._params.max_tokens,
                 "ttft_s": moments[0].time_s if moments else 0.0,
+                **dict.fromkeys(("ttft_low_s", "ttft_high_s"), moments[0].time_s if moments else 0.0),
+                **dict.fromkeys(("tpot_low_s", "tpot_high_s"), decode_s / len(gaps) if gaps else 0.0),
                 "itl_s": gaps[-1] if gaps else 0.0,
                 "tpot_s": decode_s / len(gaps) if gaps else 0.0,
                 "tokens_per_s": len(gaps) / decode_s if decode_s else 0.0,
@@ -141,8 +150,51 @@ class Run:
                 "stored_tokens": last.cached_tokens,
                 "text": "".join(moment.text for moment in moments),
             },
-            rows={"tokens": self._token_rows(moments, block_bytes), "blocks": self._block_rows(last)},
+            rows={
+                "tokens": self._token_rows(moments, block_bytes),
+                "words": [*self._prompt_rows(), *self._word_rows(moments)],
+                "blocks": self._block_rows(last),
+                "held": self._held_rows(moments),
+                "stored": self._stored_rows(moments),
+                "process": _process_rows(moments),
+                "extent": [{"ms": round(1e3 * end_s, 3), "slots": self._slots()}],
+            },
         )
+
+    def _slots(self) -> int:
+        """Of the blocks that the whole request will hold, prompt and answer."""
+        longest = len(self._ids) + (self._params.max_tokens or 0)
+        return -(-longest // self.block_size) * self.block_size
+
+    def _prompt_rows(self) -> list[dict[str, Any]]:
+        """The last tokens of the prompt as words."""
+        shown = self._ids[-PROMPT_WORDS:]
+        more = [f"{len(self._ids) - len(shown):,} tokens"] if len(shown) < len(self._ids) else []
+        return [
+            {"kind": PROMPT, "group": "prompt", **measured(text)}
+            for text in [*more, *(bundled.decode([token_id]) for token_id in shown)]
+        ]
+
+    def _word_rows(self, moments: list[Moment]) -> list[dict[str, Any]]:
+        return [
+            {"kind": PREFILL if number == 1 else DECODE, "group": str(number), **measured(moment.text)}
+            for number, moment in enumerate(moments, start=1)
+        ]
+
+    def _held_rows(self, moments: list[Moment]) -> list[dict[str, Any]]:
+        """Each block from the token for which it was taken: its slots, and from when to when it is held."""
+        found: list[dict[str, Any]] = []
+        start_s = 0.0
+        for moment in moments:
+            for block in range(len(found), moment.used_blocks):
+                low = block * self.block_size
+                found.append({"start": round(1e3 * start_s, 3), "low": low, "high": low + self.block_size})
+            start_s = moment.time_s
+        return [{**block, "end": round(1e3 * start_s, 3)} for block in found]
+
+    def _stored_rows(self, moments: list[Moment]) -> list[dict[str, Any]]:
+        """How many tokens have their keys and values stored, from each token's time on."""
+        return [{"ms": round(1e3 * m.time_s, 3), "tokens": m.cached_tokens} for m in moments]
 
     def _token_rows(self, moments: list[Moment], block_bytes: int) -> list[dict[str, Any]]:
         records, before_s = [], 0.0
@@ -151,6 +203,9 @@ class Run:
                 {
                     "token": number,
                     "text": moment.text,
+                    "start": round(1e3 * before_s, 3),
+                    "end": round(1e3 * moment.time_s, 3),
+                    "group": str(number),
                     "ms": (moment.time_s - before_s) * 1e3,
                     "phase": PREFILL if number == 1 else DECODE,
                     "blocks": moment.used_blocks,
@@ -169,6 +224,24 @@ class Run:
             parts = ((FILLED, start, filled), (RESERVED, filled, end))
             records += [{"end": end, "part": part, "from": a, "to": b} for part, a, b in parts if a < b]
         return records
+
+
+def middle(runs: Sequence[Run]) -> Run:
+    """The first of ``runs`` of one prompt, each gap of it the median over all: the runs differ in times alone."""
+    first = runs[0]
+    if any([m.text for m in run._moments] != [m.text for m in first._moments] for run in runs):
+        raise RuntimeError("two runs of one prompt wrote different texts: their times cannot be compared")
+    time_s, found = 0.0, []
+    for i, moment in enumerate(first._moments):
+        time_s += median(run._moments[i].time_s - (run._moments[i - 1].time_s if i else 0.0) for run in runs)
+        found.append(replace(moment, time_s=time_s))
+    first._moments = found
+    return first
+
+
+def _process_rows(moments: list[Moment]) -> list[dict[str, Any]]:
+    known = [(m.time_s, m.process_bytes) for m in moments if m.process_bytes is not None]
+    return [{"ms": round(1e3 * time_s, 3), "mib": round(size / 2**20, 1)} for time_s, size in known]
 
 
 def _warm_up(llm: LLM) -> None:
