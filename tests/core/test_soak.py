@@ -65,21 +65,6 @@ def grown_bytes(name: str, before: int, after: int, keep_ended: int) -> tuple[En
         tracemalloc.stop()
 
 
-@pytest.mark.parametrize("name", CONFIGS)
-def test_many_requests_leave_nothing_behind(name: str) -> None:
-    engine, grown = grown_bytes(name, 400, 1_000, keep_ended=100)
-    assert len(engine.requests) <= 100
-    assert len(engine.metrics().steps) <= 100
-    assert grown < 100_000, f"{grown:,} bytes more after 600 more requests"
-    assert not engine.trace.events
-
-
-@pytest.mark.slow
-def test_two_hundred_thousand_requests_leave_nothing_behind() -> None:
-    _, grown = grown_bytes("default", 2_000, 200_000, keep_ended=1024)
-    assert grown < 200_000, f"{grown:,} bytes more after 198,000 more requests"
-
-
 def test_the_requests_kept_are_the_last_and_names_stay_new() -> None:
     engine = Engine(HashModel(vocab_size=8), EngineConfig(num_blocks=65, keep_ended=3))
     for _ in range(9):
@@ -175,3 +160,21 @@ def test_run_sleeps_by_what_it_is_given() -> None:
 
     assert [event.kind for event in engine.run(sleep)] == ["token", "token", "finish"]
     assert 0 < sum(slept) < 0.3
+
+
+# --- memory, last for they take longest ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_many_requests_leave_nothing_behind(name: str) -> None:
+    engine, grown = grown_bytes(name, 400, 1_000, keep_ended=100)
+    assert len(engine.requests) <= 100
+    assert len(engine.metrics().steps) <= 100
+    assert grown < 100_000, f"{grown:,} bytes more after 600 more requests"
+    assert not engine.trace.events
+
+
+@pytest.mark.slow
+def test_two_hundred_thousand_requests_leave_nothing_behind() -> None:
+    _, grown = grown_bytes("default", 2_000, 200_000, keep_ended=1024)
+    assert grown < 200_000, f"{grown:,} bytes more after 198,000 more requests"
