@@ -120,7 +120,7 @@ def _lines(tokens: Sequence[Token]) -> Iterator[tuple[bool, str]]:
                 yield True, "".join(heading).strip().lstrip("#").strip()
                 heading = []
         elif token.kind == "fence":
-            yield False, "" if token.argument in ("figure", "map", "begin") else f" {token.text} "
+            yield False, "" if token.argument in ("figure", "map", "begin", "picture") else f" {token.text} "
         elif token.kind == "text":
             yield False, re.sub(r"[*_|]|^[>#-]+ |:?-{3,}:?", " ", token.raw, flags=re.MULTILINE)
         elif token.kind not in ("html", "url"):
