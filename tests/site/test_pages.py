@@ -174,3 +174,11 @@ def test_the_worker_reads_a_query_in_the_books_words(built: Any) -> None:
     assert "self.hbQuery(e,...this.book)" in code
     with pytest.raises(SiteError, match="the theme's script has changed"):
         postprocess.search_worker("another script", "")
+
+
+def test_a_header_is_read_or_is_none(built: Any) -> None:
+    formula = '<math alttext="k" display="inline"><mi>k</mi></math>'
+    row = f'<tr><th align="left"></th><th>{formula}</th><th>x</th></tr>'
+    body = f"<html><head></head><body><table>{row}</table></body></html>"
+    html = postprocess.page(body, built.content.facts["basics/cache.md"], built.content.project)
+    assert f'<tr><td align="left"></td><th aria-label="k">{formula}</th><th>x</th></tr>' in html

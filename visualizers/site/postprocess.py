@@ -41,6 +41,9 @@ _DROPPED = re.compile(r'[ \t]*<(?:meta name="(?:description|generator)"|link rel
 _HEADING = re.compile(r"(<h1[^>]*>.*?</h1>)", re.DOTALL)
 _SEARCH = 'data-md-component="search" role="dialog"'
 _CODE = re.compile(r"(?<!<pre>)<code>([^<]*-[^<]*)</code>")
+# A corner without a word heads nothing; a heading that is a formula is read by its source.
+_EMPTY_HEADER = re.compile(r"<th([^>]*)></th>")
+_MATH_HEADER = re.compile(r'<th([^>]*)>(<math alttext="([^"]*)"[^>]*>)(?=(?:(?!</th>).)*</math></th>)', re.DOTALL)
 _NEXT = re.compile(r'<a [^>]*class="md-footer__link md-footer__link--next"[^>]*?(?P<inside>>.*?</a>)', re.DOTALL)
 _ELLIPSIS = re.compile(r'(<div class="md-ellipsis">)[^<]*(</div>)')
 _NOT_FOUND = re.compile(r"<h1>404 - Not found</h1>")
@@ -61,6 +64,7 @@ def page(html: str, facts: Facts, project: Project) -> str:
         )
     )
     html = _CODE.sub(lambda m: f"<code>{_whole_words(m[1])}</code>", _relative_links(html, here, project))
+    html = _MATH_HEADER.sub(r'<th\1 aria-label="\3">\2', _EMPTY_HEADER.sub(r"<td\1></td>", html))
     html = _TITLE.sub(lambda _: f"<title>{escape(name)}</title>", _DROPPED.sub("", html), count=1)
     # The theme's search is a dialog without a name.
     html = html.replace(_SEARCH, f'{_SEARCH} aria-label="Search"', 1)
@@ -129,11 +133,12 @@ def not_found(html: str, project: Project) -> str:
     return _TITLE.sub(lambda _: f"<title>Not found · {escape(project.name)}</title>", _DROPPED.sub("", html), count=1)
 
 
-# The theme takes every alternate version of a page for a translation with a site map, and shows the text of a result
-# only where its address has no anchor.
+# The theme takes every alternate version of a page for a translation with a site map, shows the text of a result only
+# where its address has no anchor, and calls each copy button a navigation without a name.
 _SCRIPT_MENDED = (
     ('"link[rel=alternate]"', '"link[rel=alternate][hreflang]"'),
     ("oo(i,2|+(!n&&s===0))", "oo(i,2|+(n<1&&s===0))"),
+    ('return x("nav",{class:"md-code__nav"})', 'return x("div",{class:"md-code__nav"})'),
 )
 
 
