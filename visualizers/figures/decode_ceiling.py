@@ -25,6 +25,7 @@ from visualizers.levels.charts import Spec, colour_scale, constant, either, rows
 from visualizers.palette import colour
 
 BATCHES = tuple(sorted({2**n for n in range(11)} | {3 * 2**n for n in range(9)}))  # two an octave
+NAMED = 7  # the batch, by its place, at which the two bounds are named
 PIPES = ("l4", "a100-80gb-sxm", "h100-sxm", "b200")  # drawn beside the chosen one, the narrowest first
 WEIGHTS, CACHE, COMPUTE = "weights", "KV cache", "arithmetic, meanwhile"
 COLOURS = {WEIGHTS: "weights", CACHE: "kv", COMPUTE: "compute"}
@@ -71,8 +72,8 @@ def compute(inputs: Mapping[str, Any]) -> Data:
             "curves": (curves := _curves(model, chosen, dtype, context)),
             "point": [{"batch": batch, "rate": batch / step_s}],
             "ends": [
-                {"line": BY_BYTES, "batch": 1, **curves[0], "below": False},
-                {"line": BY_FLOPS, "batch": 1, **curves[0], "below": False},
+                {"line": BY_BYTES, **curves[NAMED], "below": True},
+                {"line": BY_FLOPS, **curves[NAMED], "below": False},
             ],
             "accelerators": [_row(a, model.peak_flops(a, dtype), batch, read, flops, needed) for a in _by_bandwidth()],
         },
@@ -147,11 +148,11 @@ def _chart() -> Spec:
 
 def _pictures() -> Any:
     x = alt.X("from:Q", axis=None, scale=alt.Scale(zero=True, nice=False))
-    y = alt.Y("top:Q", axis=None, scale=alt.Scale(reverse=True, nice=False, zero=False, padding=4))
+    y = alt.Y("top:Q", axis=None, scale=alt.Scale(reverse=True, nice=False, zero=False, padding=20))
     kind = alt.Color("kind:N", scale=colour_scale(COLOURS), legend=alt.Legend())
     pipes = alt.Chart(rows("pipes")).mark_rect().encode(x=x, x2="to:Q", y=y, y2="bottom:Q", color=kind)
     named = alt.Chart(rows("names")).transform_calculate(
-        amount=f"{seconds_text('datum.step')} + ', ' + format(1 / datum.step, '.3~r') + ' steps/s'",
+        amount=f"{seconds_text('datum.step')} + ' · ' + format(1 / datum.step, '.3~r') + '/s'",
     )
     ink = either(alt.ColorValue, "datum.chosen", colour("text"), colour("muted"))
     names = named.mark_text(align="left", baseline="bottom", fontWeight=600).encode(
@@ -160,7 +161,7 @@ def _pictures() -> Any:
     amounts = named.mark_text(align="right", baseline="bottom").encode(
         x=constant(alt.XValue, "width"), y=alt.Y("place:Q"), text="amount:N", color=ink
     )
-    title = alt.TitleParams("The bytes of a step through the memory's pipe", subtitle="high: bandwidth · long: time")
+    title = alt.TitleParams("A step's bytes through a pipe", subtitle="high: bandwidth · long: time")
     return alt.layer(pipes, names, amounts, height=270, title=title)
 
 
@@ -187,12 +188,10 @@ def _batches() -> Any:
         strokeWidth=either(alt.StrokeWidthValue, is_bound, 3.5, 1.5),
         strokeDash=either(alt.StrokeDashValue, is_bound, [1, 0], [5, 4]),
     )
-    names = (
-        alt.Chart(rows("ends"))
-        .transform_calculate(rate="datum[datum.line]")
-        .mark_text(align="left", baseline="bottom", dx=4, dy=-8, fontSize=12)
-        .encode(x=x, y=y, color=ink, text="line:N")
-    )
+    ends = alt.Chart(rows("ends")).transform_calculate(rate="datum[datum.line]")
+    over = ends.transform_filter("!datum.below").mark_text(align="left", baseline="bottom", dx=4, dy=-7)
+    under = ends.transform_filter("datum.below").mark_text(align="left", baseline="top", dx=8, dy=7)
+    names = alt.layer(*(mark.encode(x=x, y=y, color=ink, text="line:N") for mark in (over, under)))
     point = alt.Chart(rows("point")).mark_point(size=140, color=colour("decode"), opacity=1)
     layers = (lines, names, point.encode(x=x, y=y))
     return alt.layer(*layers, height=190, title="Tokens/s of all sequences, at most")

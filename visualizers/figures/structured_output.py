@@ -138,7 +138,7 @@ def _chart() -> Spec:
     shade = either(alt.ColorValue, "datum.now", colour("kv"), colour("free"))
     words = flow("words", LOOKS, title="What is written, and what comes next", legend=[FREE, FORCED, NOW, STRUCK])
     steps = (
-        alt.Chart(rows("steps"), height=80, title="Tokens that the grammar allows, at each step")
+        alt.Chart(rows("steps"), height=80, title="Allowed tokens at each step")
         .mark_bar(width={"band": 0.8}, strokeWidth=1.5)
         .encode(
             x=alt.X("step:O", axis=alt.Axis(title=None, labelAngle=0, labelOverlap="greedy")),

@@ -49,9 +49,12 @@ def stacked(names: Sequence[str], amount: str, kind: Any, limit: str, title: Any
         for name in names
     ]
     named = alt.Chart(rows(names[-1])).transform_calculate(amount=amount)
-    texts = named.mark_text(align="left", dy=-9).encode(x=constant(alt.XValue, 0), y=label, text="label:N")
+    texts = [  # the limit's line does not cross a name
+        named.mark_text(align="left", dy=-9, **look).encode(x=constant(alt.XValue, 0), y=label, text="label:N")
+        for look in ({"stroke": colour("page"), "strokeWidth": 5}, {"stroke": None})
+    ]
     amounts = named.mark_text(align="right", dy=-9, fontWeight=600).encode(
         x=constant(alt.XValue, "width"), y=label, text="amount:N"
     )
     end = alt.Chart(rows(limit)).mark_rule(color=colour("text"), strokeWidth=2).encode(x=alt.X("limit:Q"))
-    return alt.layer(*bars, end, texts, amounts, height=alt.Step(STEP_PX), title=title)
+    return alt.layer(*bars, end, *texts, amounts, height=alt.Step(STEP_PX), title=title)
