@@ -151,7 +151,7 @@ def test_both_ends_of_every_input(snapshot: Snapshot, slug: str) -> None:
         ({"model": "llama-9"}, "--model 'llama-9' is unknown: choose from"),
         ({"context": 0}, "--context 0 is outside 1 to 1,048,576 tokens"),
         ({"batch": 1.5}, "--batch 1.5 is not a whole number"),
-        ({"heads": 3}, "kv-cache-size has no input 'heads': it takes model, context"),
+        ({"heads": 3}, "kv-cache-size has no input 'heads': it takes batch, context"),
     ],
 )
 def test_bad_input(snapshot: Snapshot, raw: dict[str, Any], message: str) -> None:
