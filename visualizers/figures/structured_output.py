@@ -87,7 +87,7 @@ def compute(inputs: Mapping[str, Any]) -> Data:
                 }
                 for rank, token in enumerate(now.tokens)
             ],
-            "room": [{"share": 1.16 * max(_rounded(max(t.before, t.after)) for t in now.tokens)}],
+            "room": [{"share": 1.4 * max(_rounded(max(t.before, t.after)) for t in now.tokens)}],
             "words": _words(found, at, "" if own.is_allowed else own.text),
             "steps": [_step(index, moment, index == at) for index, moment in enumerate(found)],
         },
@@ -136,7 +136,7 @@ def figure(data: Data) -> Spec:
 def _chart() -> Spec:
     """The chart, which is the same in every state: built once."""
     shade = either(alt.ColorValue, "datum.now", colour("kv"), colour("free"))
-    words = flow("words", LOOKS, title="What is written, and what comes next", legend=[FREE, FORCED, NOW, STRUCK])
+    words = flow("words", LOOKS, title="Written, and what is next", legend=[FREE, FORCED, NOW, STRUCK])
     steps = (
         alt.Chart(rows("steps"), height=80, title="Allowed tokens at each step")
         .mark_bar(width={"band": 0.8}, strokeWidth=1.5)

@@ -51,7 +51,7 @@ def stacked(names: Sequence[str], amount: str, kind: Any, limit: str, title: Any
     named = alt.Chart(rows(names[-1])).transform_calculate(amount=amount)
     texts = [  # the limit's line does not cross a name
         named.mark_text(align="left", dy=-9, **look).encode(x=constant(alt.XValue, 0), y=label, text="label:N")
-        for look in ({"stroke": colour("page"), "strokeWidth": 5}, {"stroke": None})
+        for look in ({"stroke": colour("page"), "strokeWidth": 3}, {"stroke": None})
     ]
     amounts = named.mark_text(align="right", dy=-9, fontWeight=600).encode(
         x=constant(alt.XValue, "width"), y=label, text="amount:N"
