@@ -20,16 +20,17 @@ with app.setup:
 
 @app.cell
 def _():
-    # How many of the waiting requests may join the batch of engine A now. It is the whole difference between
-    # continuous and static batching: return 0 while `view.num_running` is above 0, and watch A become B.
+    # minillm.core.policies.batching.ContinuousPolicy.admissible: how many of the waiting requests may join the batch of engine A
+    # now. Return 0 while `view.num_running` is above 0, and nobody joins a batch that runs, as in B.
     def admissible(self, view):
         return view.num_waiting
 
-    return (admissible,)
+    mine = {"scheduler._policy.admissible": admissible}
+    return (mine,)
 
 
 @app.cell
-async def _(admissible):
+async def _(mine):
     await notebook.fetch_model("tiny")
     prompts = ("The state of our union is", "We will build", "My fellow citizens, I have", "In the last year")
     recipe = Recipe(
@@ -41,7 +42,7 @@ async def _(admissible):
         prompts=prompts,
         rounds=3,
     )
-    notebook.desk(show(recipe, replace={"scheduler._policy.admissible": admissible}))
+    notebook.desk(show(recipe, replace=mine))
     return
 
 
@@ -59,8 +60,7 @@ def _():
 def _(steps):
     def solve():
         asks = tuple(a for i in range(3) for a in every(0.0, (8,), (4 * (i + 1),), 1))
-        run = exercise.play(Recipe(a=Setup(batch="2"), requests=asks, clock="modelled/h100-sxm", model="llama-3-8b"))
-        return run.sides[0].record.num_steps
+        return exercise.record(asks, Setup(batch="2")).num_steps
 
     exercise.check(
         steps,

@@ -2,76 +2,79 @@
 # requires-python = ">=3.11"
 # dependencies = ["marimo==0.25.2", "inference-handbook==0.1.0"]
 # ///
-"""A pool of KV blocks while requests share, free and evict them."""
+"""One set of requests in blocks of 4 and of 16 tokens: what a table reserves and does not fill."""
 
 import marimo
 
 __generated_with = "0.25.2"
-app = marimo.App(width="full", app_title="The block manager at work")
+app = marimo.App(width="full", app_title="The block manager: blocks of 4 and of 16 tokens")
 
 with app.setup:
-    import marimo as mo
-
-    from minillm.backends.hash_model import HashModel
-    from minillm.core.config import EngineConfig
-    from minillm.core.engine import Engine
-    from minillm.core.kv_manager import KVManager
-    from minillm.core.sampling import SamplingParams
     from visualizers import notebook
-    from visualizers.figures.block_manager import VISUALIZER
-    from visualizers.runs import block_moments
+    from visualizers.desk import exercise
+    from visualizers.desk.app import show
+    from visualizers.desk.asks import every
+    from visualizers.desk.compare import HELD_BYTES
+    from visualizers.desk.recipe import Recipe
+    from visualizers.desk.setup import Setup
 
 
 @app.cell
-async def _():
+def _():
+    # minillm.core.kv_manager.KVManager.reserve: a request gets all the blocks that it lacks, or none. Reserve for
+    # `request.max_total_tokens` at once, and A holds from the start what its longest answer needs.
+    def reserve(self, request, num_tokens):
+        missing, is_shared = self._missing(request, num_tokens)
+        if missing + is_shared > self.pool.num_free:
+            return False
+        self._fill(request, missing, is_shared)
+        return True
+
+    mine = {"kv.reserve": reserve}
+    return (mine,)
+
+
+@app.cell
+async def _(mine):
     await notebook.fetch_model("tiny")
-    ui = notebook.controls(VISUALIZER, "block_size", "prefix_caching")
-    mo.vstack([notebook.style(), ui.hstack(wrap=True, justify="start")])
-    return (ui,)
-
-
-@app.cell
-def _(ui):
-    # The slider ends where the chosen run ends.
-    ended = len(block_moments.run(int(ui["block_size"].value), ui["prefix_caching"].value == "on").moments) - 1
-    moment = notebook.controls(VISUALIZER, "step", end=ended)
-    moment.hstack()
-    return (moment,)
-
-
-@app.cell
-def _(moment, ui):
-    inputs = VISUALIZER.parse({**ui.value, **moment.value})
-    data = VISUALIZER.compute(inputs)
-    notebook.show(VISUALIZER, data)
-    return (inputs,)
-
-
-@app.cell
-def _(inputs):
-    # An engine of your own, on a model whose next token is a hash of its prefix: what does the pool do?
-    block_size = int(inputs["block_size"])
-    engine = Engine(
-        HashModel(vocab_size=16),
-        EngineConfig(block_size=block_size, num_blocks=64 // block_size + 1, max_batch_tokens=24, record_trace=True),
+    prompts = ("We will build", "The state of our union is", "My fellow citizens, I have", "In the last year the debt")
+    recipe = Recipe(
+        title="Blocks of 4 and of 16 tokens",
+        lever="block",
+        a=Setup(block="4", pool="512", batch="16"),
+        b=Setup(block="16", pool="512", batch="16"),
+        requests=every(0.0, prompts, (15, 16), 16),
+        prompts=prompts,
+        max_tokens=24,
+        rounds=3,
+        speed=0.1,
     )
-    shared = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 1, 2]
-    for tail in ([3, 4], [5, 6], [7, 8]):
-        engine.add_request(shared + tail, SamplingParams(temperature=0, max_tokens=8))
-    for _event in engine.run():
-        pass
-    touched = [e for e in engine.trace.events if e.blocks]
-    mo.ui.table(
-        [{"step": e.step, "request": e.request_id, "what": e.kind, "blocks": str(list(e.blocks))} for e in touched],
-        selection=None,
-        page_size=12,
-    )
+    notebook.desk(show(recipe, replace=mine))
     return
 
 
 @app.cell
 def _():
-    notebook.code(KVManager.reserve, KVManager.commit, KVManager.release)
+    blocks = exercise.ask(
+        "A prompt of 30 tokens gets an answer of 22. Blocks have 16 tokens, and the keys and values of the last token "
+        "are never computed. How many blocks does the request hold at its end?"
+    )
+    blocks
+    return (blocks,)
+
+
+@app.cell
+def _(blocks):
+    def solve():
+        record = exercise.record(every(0.0, (30,), (22,), 1))
+        return max(row[HELD_BYTES] for row in record.rows) // record.block_bytes
+
+    exercise.check(
+        blocks,
+        "blocks",
+        solve,
+        "51 tokens are stored: three full blocks have 48 of them, and the last three need a fourth.",
+    )
     return
 
 

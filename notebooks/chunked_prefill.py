@@ -2,58 +2,83 @@
 # requires-python = ">=3.11"
 # dependencies = ["marimo==0.25.2", "inference-handbook==0.1.0"]
 # ///
-"""The gaps between tokens while a long prompt arrives, measured here and now: the prompt whole, and in chunks."""
+"""A long prompt arrives while others decode: read whole in one step, and in chunks between their tokens."""
 
 import marimo
 
 __generated_with = "0.25.2"
-app = marimo.App(width="full", app_title="A long prompt, whole and in chunks")
+app = marimo.App(width="full", app_title="Chunked prefill: in chunks and whole")
 
 with app.setup:
-    import marimo as mo
-
-    from minillm.core.scheduler import Scheduler
+    from minillm.core.scheduler import SCORED_CHUNK
     from visualizers import notebook
-    from visualizers.figures.chunked_prefill import VISUALIZER
-    from visualizers.runs.chunked_run import run, serve
+    from visualizers.desk import exercise
+    from visualizers.desk.app import show
+    from visualizers.desk.asks import Ask, every
+    from visualizers.desk.recipe import Recipe
+    from visualizers.desk.setup import Setup
 
 
 @app.cell
-async def _():
+def _():
+    # minillm.core.scheduler.Scheduler._chunk: how many tokens of a prompt run in this step. Take
+    # `self._config.chunk_size or gap` out of the `min`, and A becomes B.
+    def _chunk(self, request, gap, budget):
+        if not self._config.chunked_prefill:
+            return gap if gap <= budget else 0
+        if gap > 1:
+            used = self._config.max_batch_tokens - budget
+            gap = min(gap, self._config.chunk_size or gap, self._order.max_chunk(request, used))
+            if request.wants_prompt_logits:
+                gap = min(gap, SCORED_CHUNK)
+        return min(gap, budget)
+
+    mine = {"scheduler._chunk": _chunk}
+    return (mine,)
+
+
+@app.cell
+async def _(mine):
     await notebook.fetch_model("tiny")
-    ui = notebook.controls(VISUALIZER)
-    mo.vstack([notebook.style(), ui.hstack(wrap=True, justify="start")])
-    return (ui,)
-
-
-@app.cell
-def _(ui):
-    inputs = notebook.read(VISUALIZER, ui)
-    with mo.status.spinner("Running the engine, with the prompt whole and in chunks", remove_on_exit=True):
-        data = VISUALIZER.compute(inputs)
-    notebook.show(VISUALIZER, data)
-    return data, inputs
-
-
-@app.cell
-def _(data, inputs):
-    data  # after the measurement
-    # Each step of the run in chunks: what it computed, and how long everyone who decodes waited for it.
-    served = run(int(inputs["budget"]), int(inputs["prompt"]), int(inputs["decoders"]))
-    mo.ui.table(
-        [
-            {"step": number, "tokens of the prompt": step.prompt_tokens, "gap (ms)": round(1e3 * step.gap_s, 2)}
-            for number, step in enumerate(served.steps, start=1)
-        ],
-        selection=None,
-        page_size=12,
+    # Eight requests decode; three long prompts arrive meanwhile.
+    recipe = Recipe(
+        title="A long prompt in chunks and whole",
+        lever="chunk",
+        a=Setup(chunk="256", pool="16384", batch="16"),
+        b=Setup(chunk="whole", pool="16384", batch="16"),
+        requests=(*every(0.0, (64,), (110,), 8), *(Ask(at_s, 2000, 8) for at_s in (0.1, 0.25, 0.4))),
+        prompts=(64, 2000),
+        clock="modelled/h100-sxm",
+        model="llama-3.1-8b",
+        speed=0.1,
     )
+    notebook.desk(show(recipe, replace=mine))
     return
 
 
 @app.cell
 def _():
-    notebook.code(Scheduler.schedule, serve)
+    steps = exercise.ask(
+        "A prompt of 2,000 tokens comes alone to an engine that reads prompts in chunks of 256 tokens. How many steps "
+        "does it take until the first token of its answer?"
+    )
+    steps
+    return (steps,)
+
+
+@app.cell
+def _(steps):
+    def solve():
+        asks = every(0.0, (2000,), (1,), 1)
+        return exercise.record(asks, Setup(chunk="256", pool="4096")).num_steps
+
+    exercise.check(
+        steps,
+        "steps",
+        solve,
+        "Seven chunks have 1,792 tokens; the eighth has the other 208, and its last row of logits gives the first "
+        "token. More steps, each of them short.",
+    )
     return
 
 

@@ -2,66 +2,96 @@
 # requires-python = ">=3.11"
 # dependencies = ["marimo==0.25.2", "inference-handbook==0.1.0"]
 # ///
-"""The time of the next token with the KV cache and without it, measured here and now."""
+"""One set of requests on an engine that computes every token again in each step, and on one that keeps K and V."""
 
 import marimo
 
 __generated_with = "0.25.2"
-app = marimo.App(width="full", app_title="The KV cache, on and off")
+app = marimo.App(width="full", app_title="The KV cache: off and on")
 
 with app.setup:
-    import marimo as mo
+    from dataclasses import replace
 
-    from minillm.backends.plans import plan_of
     from visualizers import notebook
-    from visualizers.figures.kv_cache_on_off import VISUALIZER
-    from visualizers.runs.cache_race import MEASURED, Race, race
+    from visualizers.desk import exercise
+    from visualizers.desk.app import show
+    from visualizers.desk.asks import every
+    from visualizers.desk.recipe import Recipe
+    from visualizers.desk.setup import Setup
+    from visualizers.desk.uncached import Uncached
 
 
 @app.cell
-async def _():
+def _():
+    # visualizers.desk.uncached.Uncached.whole: what a step of engine A computes, which has no KV cache: every token of
+    # its requests, from the first one on. Return `plan` as it came, the new tokens alone, and A becomes B.
+    def whole(self, plan):
+        size, every = plan.block_size, replace(plan, positions=[], slot_mapping=[], query_start_loc=[0])
+        for table, length in zip(plan.block_tables, plan.seq_lens, strict=True):
+            every.positions += range(length)
+            every.slot_mapping += [table[p // size] * size + p % size for p in range(length)]
+            every.query_start_loc.append(len(every.slot_mapping))
+        every.token_ids = [self._tokens[slot] for slot in every.slot_mapping]
+        every.logits_indices = [self._moved(token, plan, every) for token in plan.logits_indices]
+        return every
+
+    mine = {"backend.whole": whole}
+    return (mine,)
+
+
+@app.cell
+async def _(mine):
     await notebook.fetch_model("tiny")
-    ui = notebook.controls(VISUALIZER)
-    mo.vstack([notebook.style(), ui.hstack(wrap=True, justify="start")])
-    return (ui,)
-
-
-@app.cell
-def _(ui):
-    inputs = notebook.read(VISUALIZER, ui)
-    lengths = [length for length in MEASURED if length <= inputs["length"]]
-    for _length in mo.status.progress_bar(lengths, title="Measuring", remove_on_exit=True):
-        race().reach(_length)
-    data = VISUALIZER.compute(inputs)
-    notebook.show(VISUALIZER, data)
-    return (data,)
-
-
-@app.cell
-def _(data):
-    data  # after the measurement
-    # Equal logits: the largest difference at each length, beside the largest logit.
-    mo.ui.table(
-        [
-            {
-                "tokens": lap.length,
-                "with the cache (ms)": round(1e3 * lap.with_s, 2),
-                "without (ms)": round(1e3 * lap.without_s, 2),
-                "largest difference of logits": lap.max_difference,
-                "largest logit": round(lap.largest_logit, 2),
-                "same next token": lap.same_token,
-            }
-            for lap in race().laps
-        ],
-        selection=None,
-        page_size=12,
+    prompts = ("My fellow citizens, the state of the Union", "The report of the Secretary shows that")
+    recipe = Recipe(
+        title="KV cache off and on",
+        lever="kv_cache",
+        a=Setup(kv_cache="off"),
+        b=Setup(kv_cache="on"),
+        requests=every(0.0, prompts, (112,), 2),
+        prompts=prompts,
+        max_tokens=112,
+        rounds=3,
+    )
+    notebook.desk(
+        show(recipe, replace=mine),
+        "Both plan the same tokens in each step; engine A computes all tokens before them again, which the plot "
+        "of the batch does not count. Its gaps grow with the length of the text.",
     )
     return
 
 
 @app.cell
 def _():
-    notebook.code(Race, plan_of)
+    rows = exercise.ask(
+        "A prompt of 4 tokens gets an answer of 3. Without a KV cache every step computes all tokens that are known. "
+        "How many tokens does the engine compute in the three steps?"
+    )
+    rows
+    return (rows,)
+
+
+@app.cell
+def _(rows):
+    def solve():
+        counted = []
+
+        def counting(self, plan):
+            counted.append(len(Uncached.whole(self, plan).token_ids))
+            return Uncached.whole(self, plan)
+
+        recipe = Recipe(
+            a=Setup(kv_cache="off"), requests=every(0.0, (4,), (3,), 1), clock="modelled", model="llama-3.1-8b"
+        )
+        exercise.play(recipe, {"backend.whole": counting})
+        return sum(counted)
+
+    exercise.check(
+        rows,
+        "tokens",
+        solve,
+        "4 + 5 + 6. With the cache it would be 4 + 1 + 1.",
+    )
     return
 
 

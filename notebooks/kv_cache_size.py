@@ -2,63 +2,77 @@
 # requires-python = ">=3.11"
 # dependencies = ["marimo==0.25.2", "inference-handbook==0.1.0"]
 # ///
-"""How large the KV cache of a model is, and what another kind of attention would change."""
+"""One request that grows, then a burst: how many requests a pool of KV memory holds at once."""
 
 import marimo
 
 __generated_with = "0.25.2"
-app = marimo.App(width="full", app_title="KV cache size")
+app = marimo.App(width="full", app_title="KV cache size: a large pool and a small one")
 
 with app.setup:
-    import marimo as mo
-
-    from minillm import catalog
-    from minillm.costs import kv_bytes_per_token
     from visualizers import notebook
-    from visualizers.figures.kv_cache_size import VISUALIZER
-    from visualizers.formats import format_value
+    from visualizers.desk import exercise
+    from visualizers.desk.app import show
+    from visualizers.desk.asks import Ask, every
+    from visualizers.desk.compare import HELD_BYTES
+    from visualizers.desk.recipe import Recipe
+    from visualizers.desk.setup import Setup
 
 
 @app.cell
 def _():
-    ui = notebook.controls(VISUALIZER)
-    mo.vstack([notebook.style(), ui.hstack(wrap=True, justify="start")])
-    return (ui,)
+    # minillm.core.kv_manager.KVManager.blocks_for: the blocks that so many tokens need, which a request must find free
+    # to be admitted. Return twice as many, and the last of the burst waits for room to spare.
+    def blocks_for(self, num_tokens):
+        return -(-num_tokens // self.block_size)
+
+    mine = {"kv.blocks_for": blocks_for}
+    return (mine,)
 
 
 @app.cell
-def _(ui):
-    inputs = notebook.read(VISUALIZER, ui)
-    data = VISUALIZER.compute(inputs)
-    notebook.show(VISUALIZER, data)
-    return (inputs,)
-
-
-@app.cell
-def _(inputs):
-    # By hand, for a model of your own: change the four numbers and run the cell.
-    layers, kv_heads, head_dim, bytes_per_value = 32, 8, 128, 2
-    per_token = kv_bytes_per_token(layers, kv_heads, head_dim, bytes_per_value)
-    total = per_token * inputs["context"] * inputs["batch"]
-    mo.md(
-        f"{layers} layers of {kv_heads} KV heads with {head_dim} numbers for a key and as many for a value, "
-        f"{bytes_per_value} bytes each: **{format_value(per_token, 'bytes')}** a token, "
-        f"**{format_value(total, 'bytes')}** for {inputs['batch']:,} × {inputs['context']:,} tokens."
+async def _(mine):
+    await notebook.fetch_model("tiny")
+    # One request grows alone, then eight come at once, each with a prompt of 900 tokens.
+    recipe = Recipe(
+        title="A large pool and a small one",
+        lever="pool",
+        a=Setup(pool="8192", batch="16", prefix_cache="off"),
+        b=Setup(pool="2048", batch="16", prefix_cache="off"),
+        requests=(Ask(0.0, 64, 160), *every(0.0, (900,), (100,), 8)),
+        prompts=(900,),
+        max_tokens=100,
+        clock="modelled/h100-sxm",
+        model="llama-3.1-8b",
+        speed=0.25,
     )
-    return
-
-
-@app.cell
-def _(inputs):
-    # The same for the model that was chosen, from its published config.
-    model = catalog.model(inputs["model"])
-    model.kv_bytes_per_token("bf16"), model.geometry
+    notebook.desk(show(recipe, replace=mine))
     return
 
 
 @app.cell
 def _():
-    notebook.code(VISUALIZER.compute, kv_bytes_per_token)
+    size = exercise.ask(
+        "Llama 3.1 8B keeps the keys and values of 32 layers with 8 KV heads of 128 numbers each, in 2 bytes. How many "
+        "bytes of KV memory does a request hold that has computed 100 tokens, in blocks of 16?"
+    )
+    size
+    return (size,)
+
+
+@app.cell
+def _(size):
+    def solve():
+        record = exercise.record(every(0.0, (100,), (2,), 1))
+        return max(row[HELD_BYTES] for row in record.rows)
+
+    exercise.check(
+        size,
+        "bytes",
+        solve,
+        "2 · 32 · 8 · 128 · 2 bytes are 131,072 a token. Seven blocks have room for 112 tokens: 14,680,064 bytes, of "
+        "which 12 tokens' are empty.",
+    )
     return
 
 

@@ -2,92 +2,103 @@
 # requires-python = ">=3.11"
 # dependencies = ["marimo==0.25.2", "inference-handbook==0.1.0"]
 # ///
-"""What a grammar's mask leaves of the bundled model's next token, while it writes an output token by token."""
+"""The same prompts with a JSON schema and without: a mask leaves the tokens after which the text can still be valid."""
 
 import marimo
 
 __generated_with = "0.25.2"
-app = marimo.App(width="full", app_title="What the mask leaves")
+app = marimo.App(width="full", app_title="Structured output: a JSON schema and none")
 
 with app.setup:
-    import json
-    import time
+    import math
 
-    import marimo as mo
-
-    from minillm.core.request import RequestError
-    from minillm.core.sampling import SamplingParams
-    from minillm.grammar import CompiledGrammar, GrammarError
-    from minillm.grammar.walks import Walks
-    from minillm.llm import LLM
+    from minillm.core.sampling import sample
+    from minillm.core.sampling.shaping import mask_bytes
+    from minillm.grammar import Vocabulary, compile_regex
     from visualizers import notebook
-    from visualizers.figures.structured_output import VISUALIZER
-    from visualizers.runs.structured_run import GRAMMARS
+    from visualizers.desk import exercise
+    from visualizers.desk.app import show
+    from visualizers.desk.asks import every
+    from visualizers.desk.recipe import Recipe
+    from visualizers.desk.setup import Setup
 
 
 @app.cell
-async def _():
+def _():
+    # minillm.core.sampling.shaping.shaped: the logits of one draw after penalties, biases, bans and the grammar's mask. Leave the
+    # mask out, and the engine stops at the first token that the grammar does not allow.
+    def shaped(logits, transform):
+        result = list(logits)
+        for token_id, repetition, subtracted in transform.penalties():
+            logit = result[token_id]
+            result[token_id] = (logit / repetition if logit > 0 else logit * repetition) - subtracted
+        for token_id, bias in transform.bias.items():
+            result[token_id] += bias
+        for token_id in transform.banned:
+            result[token_id] = -math.inf
+        if transform.allowed is not None:
+            bits = mask_bytes(transform.allowed, len(result))
+            result = [x if bits[i >> 3] >> (i & 7) & 1 else -math.inf for i, x in enumerate(result)]
+        return result
+
+    def draw(self, hidden, plan, result):
+        rows = self.decoder.logits(hidden).tolist()
+        rows = [shaped(row, plan.transforms[i]) if i in plan.transforms else row for i, row in enumerate(rows)]
+        result.token_ids = [sample(*one) for one in zip(rows, plan.sampling, plan.uniforms, strict=True)]
+
+    mine = {"backend.draw": draw}
+    return (mine,)
+
+
+@app.cell
+async def _(mine):
     await notebook.fetch_model("tiny")
-    ui = notebook.controls(VISUALIZER)
-    mo.vstack([notebook.style(), ui.hstack(wrap=True, justify="start")])
-    return (ui,)
-
-
-@app.cell
-def _(ui):
-    inputs = notebook.read(VISUALIZER, ui)
-    data = VISUALIZER.compute(inputs)
-    notebook.show(VISUALIZER, data)
-    return (inputs,)
-
-
-@app.cell
-def _(inputs):
-    # A grammar of your own, and the beginning of an output: which tokens may follow?
-    chosen = GRAMMARS[inputs["grammar"]]
-    text = chosen.text if isinstance(chosen.text, str) else json.dumps(chosen.text, indent=1)
-    source = mo.ui.text_area(text, label=f"{chosen.title} (as you like)", rows=8, full_width=True)
-    so_far = mo.ui.text("", label="Text so far", full_width=True)
-    mo.vstack([source, so_far])
-    return chosen, so_far, source
-
-
-@app.cell
-def _(chosen, so_far, source):
-    llm = LLM("tiny")
-    try:
-        grammar = llm.compile_grammar(chosen.kind, source.value)
-        state, reached = grammar.start(), ""
-        for token_id in llm.encode(so_far.value) if so_far.value else []:
-            after = grammar.advance(state, token_id)
-            mo.stop(after is None, mo.md(f"Refused after “{reached}”: no text of the grammar goes on like that."))
-            state, reached = after, reached + llm.tokenizer.decode([token_id])
-        times = []
-        for _ in range(2):
-            started = time.perf_counter()
-            allowed = grammar.allowed(state)
-            times.append(f"{(time.perf_counter() - started) * 1e3:,.3f} ms")
-        ids = [i for i in range(grammar.vocab_size) if allowed >> i & 1]
-        names = [llm.tokenizer.token_bytes(i).decode(errors="replace") for i in ids[:40]]
-        params = SamplingParams(grammar=grammar, max_tokens=48, seed=1)
-        written = llm.generate(chosen.prompt, params)[0].text
-        found = mo.vstack(
-            [
-                mo.md(f"{len(ids):,} tokens may follow; the mask took {times[0]}, the same again {times[1]}."),
-                notebook.quoted("  ".join(map(repr, names))),
-                mo.md("The model writes:"),
-                notebook.quoted(written),
-            ]
-        )
-    except (GrammarError, RequestError) as error:
-        found = mo.callout(str(error), kind="warn")
-    found
+    prompts = ("The members of the Senate and their states: ", "The votes were counted, and the Senator is ")
+    recipe = Recipe(
+        title="A JSON schema and none",
+        lever="grammar",
+        a=Setup(grammar="schema"),
+        b=Setup(grammar="none"),
+        requests=every(0.0, prompts, (40,), 8),
+        prompts=prompts,
+        max_tokens=40,
+        rounds=3,
+        speed=0.25,
+    )
+    notebook.desk(
+        show(recipe, replace=mine),
+        "A masks and draws by the notebook's functions in plain Python, so its steps take longer than those of B."
+        " The engine's own mask is a few bytes for each row, applied to all rows at once.",
+    )
     return
 
 
 @app.cell
 def _():
-    notebook.code(CompiledGrammar.allowed, CompiledGrammar.advance, Walks.walk)
+    allowed = exercise.ask(
+        "An output has to match the pattern (cat|car|cart|dog), and tokens are single bytes. So far it is car. How "
+        "many tokens may come next, the end of the text included?"
+    )
+    allowed
+    return (allowed,)
+
+
+@app.cell
+def _(allowed):
+    def solve():
+        vocabulary = Vocabulary([bytes([i]) for i in range(256)] + [None], {256})
+        grammar = compile_regex("(cat|car|cart|dog)", vocabulary)
+        state = grammar.start()
+        for byte in b"car":
+            state = grammar.advance(state, byte)
+        return grammar.allowed(state).bit_count()
+
+    exercise.check(
+        allowed,
+        "tokens",
+        solve,
+        "The letter t, which leads to cart, and the end, since car is a whole output itself.",
+    )
     return
 
 

@@ -59,7 +59,8 @@ def write_project(root: Path, *stems: str) -> Path:
         shutil.copy(ROOT / name, root)
     (root / "notebooks").mkdir()
     for stem in stems:
-        shutil.copy(ROOT / "notebooks" / f"{stem}.py", root / "notebooks")
+        of_tests = ROOT / "tests" / "data" / "notebooks" / f"{stem}.py"  # with a control of its own
+        shutil.copy(of_tests if of_tests.exists() else ROOT / "notebooks" / f"{stem}.py", root / "notebooks")
     (root / "notebooks" / "raises.py").write_text(RAISES)
     return root
 

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from visualizers.desk.record import COLUMNS, Record
+from visualizers.desk.record import COLUMNS, Lane, Record
 from visualizers.formats import format_value
 
 ENOUGH_ROUNDS = 3  # measured runs of which a spread can be told
 HELD_BYTES = COLUMNS.index("held")
+_PREFILL, _DRAFTED, _ACCEPTED = (COLUMNS.index(name) for name in ("prefill", "drafted", "accepted"))
 _SAME = 0.005  # relative difference below which nothing is said to be better
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A number of a whole run: ``better`` is the direction that a reader wants."""
+    """A number of a whole run: ``better`` is the direction that a reader wants; neither is where there is none."""
 
     name: str
     label: str
     format: str
-    better: str  # lower or higher
+    better: str  # lower, higher or neither
 
 
 METRICS = {
@@ -36,7 +39,11 @@ METRICS = {
         Metric("tokens_per_step", "tokens a request and step", "sig3", "higher"),
         Metric("kv_peak_bytes", "KV memory at its peak", "bytes", "lower"),
         Metric("preemptions", "preemptions", "int", "lower"),
+        Metric("prefill_tokens", "tokens computed in prefill", "int", "lower"),
         Metric("hit_rate", "prompt tokens found in the cache", "percent", "higher"),
+        Metric("acceptance", "drafted tokens that were kept", "percent", "higher"),
+        Metric("variety", "answers to the same prompt that differ", "percent", "neither"),
+        Metric("valid_json", "answers that are JSON", "percent", "higher"),
     )
 }
 
@@ -55,7 +62,12 @@ def of_record(record: Record) -> dict[str, float]:
         found["tokens_per_s"] = tokens / duration_s if duration_s > 0 else 0.0
         found["tokens_per_step"] = tokens / (len(ttfts) + sum(lane.gaps for lane in lanes))
         found["kv_peak_bytes"] = float(max(row[HELD_BYTES] for row in record.rows))
+        found["prefill_tokens"] = float(sum(row[_PREFILL] for row in record.rows))
         found["hit_rate"] = sum(lane.cached_tokens for lane in lanes) / prompts if prompts else 0.0
+    drafted = sum(row[_DRAFTED] for row in record.rows)
+    if drafted:
+        found["acceptance"] = sum(row[_ACCEPTED] for row in record.rows) / drafted
+    found |= _of_texts([lane for lane in lanes if lane.status == "done" and lane.text])
     if ttfts:
         found["ttft_s"] = median(ttfts)
     if gaps:
@@ -63,6 +75,27 @@ def of_record(record: Record) -> dict[str, float]:
     if ends:
         found["e2e_s"] = median(ends)
     return found
+
+
+def _of_texts(lanes: Sequence[Lane]) -> dict[str, float]:
+    """Of the answers that are whole, where a model writes any."""
+    found: dict[str, float] = {}
+    answers = Counter(lane.prompt for lane in lanes)
+    again = [lane for lane in lanes if answers[lane.prompt] > 1]
+    if again:
+        different = {(lane.prompt, lane.text) for lane in again}
+        found["variety"] = len(different) / len(again)
+    if lanes:
+        found["valid_json"] = sum(_is_json(lane.text) for lane in lanes) / len(lanes)
+    return found
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True
 
 
 @dataclass(frozen=True)
@@ -99,7 +132,7 @@ def compare(
     found = []
     for name, metric in METRICS.items():
         a, b = ([r[name] for r in rounds if name in r] for rounds in (rounds_a, rounds_b))
-        if not a or not b:
+        if not a or not b or not any([*a, *b]):  # nothing of the kind on either side
             continue
         ours, theirs = ((median(v), min(v), max(v)) for v in (a, b))
         difference = abs(ours[0] - theirs[0])
@@ -107,6 +140,8 @@ def compare(
             winner = ""
         else:
             winner = "A" if (ours[0] < theirs[0]) == (metric.better == "lower") else "B"
+        if not winner and metric.better == "neither":
+            continue
         clear: bool | None = ours[2] < theirs[1] or theirs[2] < ours[1]
         if measured and min(len(a), len(b)) < ENOUGH_ROUNDS:
             clear = None
@@ -132,4 +167,5 @@ def sentence(compared: Sequence[Compared], name: str, told_a: str, told_b: str, 
         noise = " The difference is larger than the spread." if rounds > 1 else " Modelled time has no spread."
     else:
         noise = " The difference is within the spread of the rounds, so it says nothing."
-    return f"{one.winner} wins. {both[0].upper()}{both[1:]}{times}.{noise}"
+    verdict = f"More in {one.winner}" if one.metric.better == "neither" else f"{one.winner} wins"
+    return f"{verdict}. {both[0].upper()}{both[1:]}{times}.{noise}"

@@ -8,8 +8,11 @@ from typing import Any
 
 import marimo as mo
 
+from visualizers.desk.asks import Ask
 from visualizers.desk.recipe import Recipe
+from visualizers.desk.record import Record
 from visualizers.desk.session import Session
+from visualizers.desk.setup import Setup
 from visualizers.desk.side import Replacements
 from visualizers.formats import with_unit
 
@@ -33,6 +36,12 @@ def check(form: Any, unit: str, solve: Callable[[], float], why: str, *, within:
     return mo.callout(
         mo.md(f"{'Right. ' if close else 'Not quite. '}{said} {why}"), kind="success" if close else "warn"
     )
+
+
+def record(requests: tuple[Ask, ...], setup: Setup | None = None) -> Record:
+    """What one engine does with the requests, in modelled time: the same on every machine."""
+    recipe = Recipe(a=setup or Setup(), requests=requests, clock="modelled/h100-sxm", model="llama-3.1-8b")
+    return play(recipe).sides[0].record
 
 
 def play(recipe: Recipe, replace: Replacements | None = None) -> Session:

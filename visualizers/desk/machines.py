@@ -7,6 +7,7 @@ import os
 import platform
 import shutil
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -19,14 +20,17 @@ from minillm.backends.simulated import SimulatedBackend, Weightless
 from minillm.config import Locations
 from minillm.core.engine import Engine
 from minillm.core.sampling import SamplingParams, uniform
+from minillm.costs import pcie_bytes_per_s
+from minillm.grammar import Grammar
 from minillm.models.load import LoadedModel, load_model
 from minillm.speculation import speculation_for
+from minillm.structured import compile_grammar, vocabulary_of
 from visualizers.desk.clock import DeskClock, ModelledClock, WorkClock
 from visualizers.desk.setup import DeskError, Setup
+from visualizers.desk.uncached import Uncached
 from visualizers.runs.modelled import step_time
 
 IN_BROWSER = sys.platform == "emscripten"
-TEMPERATURE = 0.7
 _SEED = 7
 _ORDINARY = 1000  # token ids below this are control tokens and single bytes in the bundled vocabulary
 
@@ -48,8 +52,8 @@ class Machine(Protocol):
     def encode(self, prompt: str | int, number: int) -> list[int]:
         """Token ids of a prompt; a number stands for so many tokens of no meaning, others for each ``number``."""
 
-    def params(self, max_tokens: int, number: int) -> SamplingParams:
-        """How request ``number`` is sampled."""
+    def params(self, setup: Setup, max_tokens: int, number: int) -> SamplingParams:
+        """How request ``number`` is sampled by an engine of this setup."""
 
     def kv_token_bytes(self, engine: Engine) -> int:
         """Bytes of keys and values of one token."""
@@ -129,6 +133,9 @@ class RealMachine:
         return self.loaded.tokenizer()
 
     def build(self, setup: Setup, side: str) -> tuple[Engine, DeskClock]:
+        if setup.link != Setup.link:
+            raise DeskError("the link of this machine is what it is: change it in modelled time")
+        _check_uncached(setup)
         clock = WorkClock()
         try:
             backend = self._backend_of(side, setup)
@@ -140,7 +147,7 @@ class RealMachine:
                 )
             tokenizer = self.tokenizer
             engine = Engine(
-                backend,
+                backend if setup.kv_cache == "on" else Uncached(backend),
                 setup.config(),
                 eos_ids=tokenizer.eos_ids,
                 tokenizer=tokenizer,
@@ -161,8 +168,23 @@ class RealMachine:
         first = self.tokenizer.bos_id
         return [first, *ids] if self.tokenizer.adds_bos and first is not None else ids
 
-    def params(self, max_tokens: int, number: int) -> SamplingParams:
-        return SamplingParams(max_tokens=max_tokens, temperature=TEMPERATURE, seed=_SEED + number, ignore_eos=True)
+    def params(self, setup: Setup, max_tokens: int, number: int) -> SamplingParams:
+        grammar = self.grammar if setup.grammar == "schema" else None
+        return SamplingParams(
+            max_tokens=max_tokens,
+            temperature=float(setup.temperature),
+            seed=_SEED + number,
+            ignore_eos=grammar is None,  # a grammar alone says where an answer ends
+            grammar=grammar,
+        )
+
+    @cached_property
+    def grammar(self) -> Grammar:
+        """The schema of the chapter on structured output, compiled for this model's vocabulary."""
+        from visualizers.runs.structured_run import GRAMMARS  # here, for what else it brings
+
+        source = GRAMMARS["schema"]
+        return compile_grammar(source.kind, source.text, vocabulary_of(self.tokenizer, self.loaded.spec.vocab_size))
 
     def kv_token_bytes(self, engine: Engine) -> int:
         return engine.capacity.kv_bytes_per_token
@@ -172,7 +194,7 @@ class RealMachine:
 class ModelledMachine:
     """The same scheduler with no weights: a step lasts as long as the roofline of an accelerator says."""
 
-    model: str = "llama-3-8b"
+    model: str = "llama-3.1-8b"
     name: str = "h100-sxm"
     modelled: bool = field(default=True, init=False)
 
@@ -191,23 +213,36 @@ class ModelledMachine:
             raise DeskError(
                 "modelled time has no model whose drafts could be kept: compare drafts on this machine's clock"
             )
-        clock = ModelledClock()
+        if setup.grammar != "none":
+            raise DeskError("modelled time writes no text that could follow a grammar: choose this machine's clock")
+        _check_uncached(setup)
+        clock, config = ModelledClock(), setup.config()
         inner = Weightless(max_model_len=self._target.context_tokens, vocab_size=4096)
-        engine = Engine(
-            SimulatedBackend(inner, step_time(self._target, self._accelerator), clock), setup.config(), clock=clock
-        )
-        return engine, clock
+        block_bytes = config.block_size * self._target.kv_bytes_per_token("bf16")
+        link, num_blocks = pcie_bytes_per_s(int(setup.link)), config.num_blocks or 0
+
+        def copy_time(pairs: Sequence[tuple[int, int]]) -> float:
+            """Of those over the link: host blocks follow the device's."""
+            return float(sum(max(pair) >= num_blocks for pair in pairs) * block_bytes / link)
+
+        backend = SimulatedBackend(inner, step_time(self._target, self._accelerator), clock, copy_time)
+        return Engine(backend if setup.kv_cache == "on" else Uncached(backend), config, clock=clock), clock
 
     def encode(self, prompt: str | int, number: int) -> list[int]:
         if isinstance(prompt, int):
             return _drawn_ids(prompt, number, 0, 4096)
         return [byte for byte in prompt.encode()]  # a byte a token: there is no tokenizer
 
-    def params(self, max_tokens: int, number: int) -> SamplingParams:
+    def params(self, setup: Setup, max_tokens: int, number: int) -> SamplingParams:
         return SamplingParams(max_tokens=max_tokens, temperature=0, ignore_eos=True)
 
     def kv_token_bytes(self, engine: Engine) -> int:
         return int(self._target.kv_bytes_per_token("bf16"))
+
+
+def _check_uncached(setup: Setup) -> None:
+    if setup.kv_cache == "off" and setup.speculate != "none":
+        raise DeskError("drafts stand in the KV cache until they are verified: leave it on, or draft nothing")
 
 
 def _warm_up(engine: Engine) -> None:

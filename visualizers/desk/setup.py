@@ -36,7 +36,7 @@ LEVERS = {
             {"whole": "whole prompts", **{str(n): f"chunks of {n}" for n in (16, 32, 64, 128, 256, 512)}},
             "itl_p99_s",
         ),
-        Lever("preemption", "Preempted requests", {"recompute": "computed again", "swap": "swapped"}, "e2e_s"),
+        Lever("preemption", "Preempted requests", {"recompute": "computed again", "swap": "swapped"}, "prefill_tokens"),
         Lever(
             "speculate",
             "Drafts",
@@ -44,15 +44,33 @@ LEVERS = {
             | {"medusa": "Medusa heads", "eagle": "EAGLE head", "mtp": "MTP head"},
             "tokens_per_step",
         ),
-        Lever("pool", "KV pool (tokens)", {str(n): f"{n:,}" for n in (128, 256, 512, 1024, 2048, 4096)}, "e2e_s"),
+        Lever(
+            "draft_tokens",
+            "Tokens of a draft",
+            {"usual": "as usual", **{str(n): str(n) for n in (1, 2, 4, 8)}},
+            "tokens_per_step",
+        ),
+        Lever(
+            "draft_length", "Length of drafts", {"fixed": "always the same", "adaptive": "by acceptance"}, "acceptance"
+        ),
+        Lever(
+            "pool",
+            "KV pool (tokens)",
+            {str(n): f"{n:,}" for n in (128, 256, 512, 1024, 2048, 4096, 8192, 16384)},
+            "e2e_s",
+        ),
         Lever("block", "Block size (tokens)", {str(n): str(n) for n in (1, 4, 8, 16, 32)}, "kv_peak_bytes"),
-        Lever("eviction", "Evicted first", {"lru": "least recently used", "lfu": "least often used"}, "ttft_s"),
+        Lever("eviction", "Evicted first", {"lru": "least recently used", "lfu": "least often used"}, "hit_rate"),
         Lever(
             "order",
             "Next in the queue",
             {"fcfs": "first come", "shortest": "shortest", "fair": "fair share"},
             "e2e_s",
         ),
+        Lever("temperature", "Temperature of new requests", {t: t for t in ("0", "0.3", "0.7", "1", "1.5")}, "variety"),
+        Lever("grammar", "New requests answer", {"none": "as they like", "schema": "by a JSON schema"}, "valid_json"),
+        Lever("kv_cache", "KV cache", {"on": "on", "off": "off: all tokens again"}, "itl_s"),
+        Lever("link", "Link to the host (modelled)", {str(n): f"PCIe {n}.0 x16" for n in (3, 4, 5)}, "e2e_s"),
     )
 }
 
@@ -67,10 +85,16 @@ class Setup:
     chunk: str = "whole"
     preemption: str = "recompute"
     speculate: str = "none"
+    draft_tokens: str = "usual"
+    draft_length: str = "fixed"
     pool: str = "1024"
     block: str = "16"
     eviction: str = "lru"
     order: str = "fcfs"
+    temperature: str = "0.7"
+    grammar: str = "none"
+    kv_cache: str = "on"
+    link: str = "5"
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -113,13 +137,22 @@ class Setup:
         return plain
 
     def speculation(self) -> Speculate | None:
-        return None if self.speculate == "none" else Speculate(cast(Method, self.speculate))
+        """How the engine drafts; None without drafts."""
+        if self.speculate == "none":
+            return None
+        tokens = None if self.draft_tokens == "usual" else int(self.draft_tokens)
+        return Speculate(cast(Method, self.speculate), draft_tokens=tokens, adaptive=self.draft_length == "adaptive")
+
+
+def _within(label: str) -> str:
+    """A label as it stands within a sentence."""
+    return label if label[1].isupper() else label[0].lower() + label[1:]
 
 
 def described(one: Setup, other: Setup) -> str:
     """What tells ``one`` from ``other``, in words: ``prefix cache off``."""
     parts = [
-        f"{lever.label.lower()} {lever.options[getattr(one, name)]}"
+        f"{_within(lever.label)} {lever.options[getattr(one, name)]}"
         for name, lever in LEVERS.items()
         if getattr(one, name) != getattr(other, name)
     ]

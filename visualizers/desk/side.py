@@ -42,7 +42,7 @@ class Side:
         shown = ask.prompt if isinstance(ask.prompt, str) else f"({ask.prompt:,} tokens)"
         try:
             ids = self.machine.encode(ask.prompt, number)
-            params = self.machine.params(ask.max_tokens, number)
+            params = self.machine.params(self.setup, ask.max_tokens, number)
             request = self.engine.add_request(ids, params, arrival_s=max(ask.at_s, self.time_s))
         except (RequestError, ValueError) as error:
             self.record.refuse(number, ask.at_s, shown, str(error))
