@@ -90,7 +90,7 @@ def test_listeners_serve_pages_that_the_theme_swaps_in(page: Page, built: Any, a
     page.wait_for_url("**/serving/paging/")
     number(page).hover()
     assert page.locator("#hb-tip").is_visible()
-    assert page.locator('link[rel="alternate"]').get_attribute("href", timeout=2000) in (
+    assert page.locator('link[rel="alternate"][type="text/markdown"]').get_attribute("href", timeout=2000) in (
         "../paging.md",
         f"{address}serving/paging.md",
     )

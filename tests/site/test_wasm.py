@@ -149,7 +149,7 @@ def export() -> Exported:
 
 def test_the_export_is_whole(export: Exported) -> None:
     assert export.result.enabled, export.result.reason
-    assert set(export.result.notebooks) == {"kv_cache_size", "live_run", "raises"}
+    assert set(export.result.notebooks) == {"batching", "kv_cache_size", "live_run", "raises"}
     for stem in export.result.notebooks:
         assert "<marimo-code" in (export.folder / f"{stem}.html").read_text()
         assert (export.folder / f"{stem}.edit.html").is_file()
