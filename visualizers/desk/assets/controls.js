@@ -123,7 +123,7 @@ export class Controls {
     const [clock, model] = [this.#value("clock"), this.#value("model")];
     const [isModelled, wasModelled] = [clock.startsWith("modelled/"), told.modelled];
     if (isModelled !== wasModelled) { // other models belong to it
-      this.#send({ cmd: "machine", clock, model: isModelled ? "llama-3-8b" : "tiny" });
+      this.#send({ cmd: "machine", clock, model: isModelled ? "llama-3.1-8b" : "tiny" });
       return;
     }
     this.#host.querySelector('[data-name="path-label"]').hidden = model !== "";
