@@ -284,3 +284,15 @@ def test_another_model_is_read_while_the_run_goes_on() -> None:
     told = session.everything()
     assert "MB in memory" in told["models"]["tiny"]
     assert told["models"]["smollm2"]
+
+
+def test_a_lever_of_requests_needs_no_new_engine() -> None:
+    session = Session(Recipe(requests=(Ask(0.0, "The state of our union", 6),), a=Setup(temperature="1")))
+    generation, engine = session.generation, session.sides[0].engine
+    session.handle({"cmd": "lever", "side": "A", "name": "temperature", "value": "0"})
+    assert "for the requests that come from now on" in session.notes[-1]["text"]
+    session.handle({"cmd": "send", "prompt": "The state of our union", "max_tokens": 6})
+    finish(session)
+    assert (session.generation, session.sides[0].engine) == (generation, engine)
+    assert [r.params.temperature for r in session.sides[0].requests.values()] == [1.0, 0.0]
+    assert Recipe().opened(session.packed()).a.temperature == "0"

@@ -18,7 +18,7 @@ from visualizers.desk.asks import Ask, gap_s, pasted
 from visualizers.desk.machines import Machine, memory_bytes
 from visualizers.desk.recipe import MOST_RATE, Recipe
 from visualizers.desk.record import COLUMNS
-from visualizers.desk.setup import LEVERS, DeskError, Setup, described
+from visualizers.desk.setup import LEVERS, OF_REQUESTS, DeskError, Setup, described
 from visualizers.desk.side import Replacements, Side
 from visualizers.runs.measure import one_thread
 
@@ -171,6 +171,11 @@ class Session:
         changed = setup.with_lever(name, value)
         recipe = replace(self.recipe, b=changed) if side == "B" else replace(self.recipe, a=changed)
         label = f"{LEVERS[name].label}: {LEVERS[name].options[value]}"
+        if name in OF_REQUESTS:
+            self.recipe = recipe
+            self.sides[1 if side == "B" else 0].setup = changed
+            self.note("started", f"{label}, for the requests that come from now on")
+            return
         self._again(recipe, f"{side} is a new engine ({label}); the same requests run again from the start")
 
     def _compare(self, on: bool) -> None:

@@ -74,6 +74,8 @@ LEVERS = {
     )
 }
 
+OF_REQUESTS = frozenset(["temperature", "grammar"])  # levers that need no new engine: they hold for new requests
+
 
 @dataclass(frozen=True)
 class Setup:
