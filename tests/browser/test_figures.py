@@ -73,7 +73,7 @@ def test_a_slider_moves_numbers_sentence_table_and_chart_alike(page, site, snaps
     cells = page.locator(".hbf-values td").all_text_contents()
     assert cells == ["KV cache", "0.63", "kept free in the last block", "0.00"]
     assert page.locator(".hbf-chart svg").inner_html() != before
-    assert "--context 10240 --json" in page.locator("[data-command]").text_content()
+    assert "--context 10240 --fresh --json" in page.locator("[data-command]").text_content()
 
 
 def test_the_woken_figure_says_what_was_printed(page, site):

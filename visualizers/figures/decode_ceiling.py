@@ -176,7 +176,9 @@ def _batches() -> Any:
         "rate:Q",
         title=None,
         scale=alt.Scale(type="log"),
-        axis=alt.Axis(values=[10**n for n in range(-2, 10)], labelExpr="format(datum.value, ',')"),
+        axis=alt.Axis(
+            values=[10**n for n in range(-2, 10)], labelExpr="format(datum.value, datum.value < 1e4 ? ',' : '~s')"
+        ),
     )
     ink = alt.Color("line:N", scale=colour_scale(LINES), legend=None)
     curves = alt.Chart(rows("curves")).transform_fold(list(LINES), as_=["line", "rate"])

@@ -26,7 +26,7 @@ from visualizers.palette import colour
 from visualizers.runs.structured_run import GRAMMARS, MAX_TOKENS, MODEL, Moment, moments
 
 MEASURED = "person"  # the schema of the benchmark that the text speaks of
-STRUCK, NOW = "wanted, forbidden", "drawn now"
+STRUCK, NOW = "forbidden", "drawn now"
 FREE, FORCED, LATER = "chosen", "no alternative", "later"
 LOOKS = {
     FREE: Look("decode"),

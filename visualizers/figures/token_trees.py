@@ -212,7 +212,7 @@ def _shapes() -> Any:
         heads.mark_text(align="left", dx=10, fontSize=12).encode(text="shape:N"),
         end_labels("ends", x, y, {title: SHAPE_COLOURS[title] for title in TITLES.values()}),
     )
-    return alt.layer(*layers, height=170, title="Tokens of a verifying step, all prompts")
+    return alt.layer(*layers, height=170, title="Tokens of a step, all prompts")
 
 
 def table(data: Data) -> Table:

@@ -178,7 +178,9 @@ def for_browser(code: str, available: Collection[str]) -> str:
             raise ValueError(f"requires {requirement!r}, which {DISTRIBUTION} does not: add it to pyproject.toml there")
         kept.append(requirement)
     # A notebook that raises says what and where; without this a page shows that "an internal error occurred".
-    tool = {**project.get("tool", {}), "marimo": {"runtime": {"show_tracebacks": True}}}
+    # The editor runs all cells when it opens, as a notebook that is only read does.
+    runtime = {"show_tracebacks": True, "auto_instantiate": True, "on_cell_change": "autorun"}
+    tool = {**project.get("tool", {}), "marimo": {"runtime": runtime}}
     return script_metadata.replace_block(code, script_metadata.dumps({**project, "dependencies": kept, "tool": tool}))
 
 
