@@ -29,6 +29,7 @@ export class Plots {
   #spikes = [];
   #gaps = [];
   #firsts = [];
+  #highest = 0; // of the running P99, whose line stays in its plot
 
   constructor(host, run, look, view, memoryName) {
     this.#run = run;
@@ -162,6 +163,7 @@ export class Plots {
       .filter((lane) => lane.ttft_ms !== null)
       .map((lane) => [lane.arrival_s + lane.ttft_ms / 1e3, lane.ttft_ms, lane.n])
       .filter(([t]) => t >= this.#view.from && t <= this.#view.to);
+    this.#highest = Math.max(0, ...column("p99_ms"));
     this.#charts.latency.setData([column("t1"), column("p50_ms"), column("p99_ms")]);
     this.#charts.batch.setData(this.#batch(rows));
   }
@@ -196,7 +198,7 @@ export class Plots {
     const values = [...this.#gaps.map(([, ms]) => ms)];
     const firsts = this.#firsts.map(([, ms]) => ms);
     const low = Math.min(percentile(values, 0.01) ?? Infinity, ...firsts);
-    const high = Math.max(percentile(values, 0.99) ?? 0, ...firsts);
+    const high = Math.max(percentile(values, 0.99) ?? 0, this.#highest, ...firsts);
     if (!high) return [1, 100];
     const [from, to] = [Math.floor(Math.log10(low)), Math.ceil(Math.log10(high))];
     return [10 ** from, 10 ** (to > from ? to : from + 1)];
