@@ -24,7 +24,7 @@ def test_code_is_changed_run_undone_and_left(page: Page, request: pytest.Fixture
     expect(status).to_contain_text("Ctrl+Enter", timeout=STARTED_MS)
     assert len(page.context.pages) == 1  # in place
     expect(frame.get_by_text("2,048").first).to_be_attached(timeout=STARTED_MS)  # the figure's inputs, too
-    editor = frame.locator(".cm-content", has_text="tokens are in the cache").first
+    editor = frame.locator(".cm-content", has_text="container").first
     editor.click()
     page.keyboard.press("Control+a")
     page.keyboard.insert_text("changed = 6 * 7\nmo.md(f'by the reader: {changed:.1f}')")
@@ -33,7 +33,7 @@ def test_code_is_changed_run_undone_and_left(page: Page, request: pytest.Fixture
     for hidden in ("chrome-sidebar", "shutdown-button", "chrome-footer", "dir-completion-input"):
         expect(frame.locator(f"[data-testid={hidden}]")).not_to_be_visible()
     page.get_by_role("button", name="Undo all my changes").click()
-    expect(frame.locator(".cm-content", has_text="tokens are in the cache").first).to_be_visible(timeout=STARTED_MS)
+    expect(frame.locator(".cm-content", has_text="container").first).to_be_visible(timeout=STARTED_MS)
     expect(status).to_contain_text("Ctrl+Enter", timeout=STARTED_MS)
     expect(frame.get_by_text("by the reader")).to_have_count(0)
     page.get_by_role("button", name="Back to the notebook").click()
@@ -49,7 +49,7 @@ def test_what_is_edited_locally_touches_no_file_of_the_project_and_its_kernel_en
     own = live._editor._sources["kv_cache_size"]
     frame = run_live(page, local[0], "kv-cache-size")
     page.get_by_role("button", name="Edit the code").click()
-    frame.locator(".cm-content", has_text="tokens are in the cache").first.click(timeout=STARTED_MS)
+    frame.locator(".cm-content", has_text="container").first.click(timeout=STARTED_MS)
     page.keyboard.press("Control+a")
     page.keyboard.insert_text("mo.md('kept ' + 'text')")
     page.keyboard.press("Control+Enter")

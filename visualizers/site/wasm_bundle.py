@@ -178,9 +178,7 @@ def for_browser(code: str, available: Collection[str]) -> str:
             raise ValueError(f"requires {requirement!r}, which {DISTRIBUTION} does not: add it to pyproject.toml there")
         kept.append(requirement)
     # A notebook that raises says what and where; without this a page shows that "an internal error occurred".
-    # The editor runs all cells when it opens, as a notebook that is only read does.
-    runtime = {"show_tracebacks": True, "auto_instantiate": True, "on_cell_change": "autorun"}
-    tool = {**project.get("tool", {}), "marimo": {"runtime": runtime}}
+    tool = {**project.get("tool", {}), "marimo": {"runtime": {"show_tracebacks": True}}}
     return script_metadata.replace_block(code, script_metadata.dumps({**project, "dependencies": kept, "tool": tool}))
 
 
@@ -204,7 +202,9 @@ def page(notebook: Path, mode: WASMMode, runtime: WASMRuntimeConfig, available: 
             options=WASMExportOptions(mode=mode, show_code=False, runtime=runtime),
         )
     )
-    return _without_marks(html).replace("<head>", f"<head>{front_end.head()}", 1)
+    # The editor runs all cells when it opens, as a notebook that is only read does; no option says so.
+    html = _without_marks(html).replace('"auto_instantiate": false', '"auto_instantiate": true')
+    return html.replace("<head>", f"<head>{front_end.head()}", 1)
 
 
 def _without_marks(html: str) -> str:
