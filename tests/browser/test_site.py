@@ -31,6 +31,9 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The site at ``/x/``, as a host of project pages would have it."""
     folder = tmp_path_factory.mktemp("host")
     Builder.of(ROOT).build(folder / "x")
+    status = folder / "x" / "notebooks" / "live.json"  # as `handbook build` leaves it where no index answers
+    status.parent.mkdir()
+    status.write_text('{"wasm": false}')
     with served(folder) as base:
         yield f"{base}x/"
 
@@ -110,6 +113,8 @@ def test_a_figure_moves_by_keyboard_and_agrees_with_its_twin(browser: Browser, a
     page.goto(url(address, home))
     figure = page.locator(f'hb-figure[name="{name}"]').first
     figure.scroll_into_view_if_needed()
+    figure.locator("fieldset.hbf-levers:not([disabled])").wait_for()
+    figure.locator("details[data-more]").evaluate_all("(all) => all.forEach((more) => (more.open = true))")
     control = figure.locator("input[type=range]:enabled").first
     control.wait_for()
 
