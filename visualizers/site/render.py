@@ -132,7 +132,9 @@ class _Renderer:
         handbook = self._context.project.handbook
         picture = blocks.picture(token, handbook)
         svg = picture.file(handbook).read_text(encoding="utf-8").strip()
-        return f'\n<figure class="hb-picture" tabindex="0">\n{svg}\n<figcaption>{content(picture.caption)}</figcaption>\n</figure>\n\n'
+        # It scrolls where a screen is narrow, by keyboard, too.
+        opening = '<figure class="hb-picture" tabindex="0">'
+        return f"\n{opening}\n{svg}\n<figcaption>{content(picture.caption)}</figcaption>\n</figure>\n\n"
 
     def _term(self, term: Term, words: str) -> str:
         href = address(f"{self._context.project.site_url}reference/glossary/#{term.anchor}")
