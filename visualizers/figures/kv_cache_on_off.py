@@ -137,7 +137,7 @@ def figure(data: Data) -> Spec:
 
 @cache
 def _chart(by_sum: bool) -> Spec:
-    stack = alt.vconcat(_rows(), _times(by_sum), spacing=24, align="none")
+    stack = alt.concat(_rows(), _times(by_sum), spacing=24, columns=1, align="none")
     return spec(stack.resolve_scale(color="independent", fill="independent"))
 
 

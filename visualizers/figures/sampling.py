@@ -15,7 +15,17 @@ from visualizers.contract import Column, Data, Number, Table, Text, Visualizer
 from visualizers.levels.charts import Spec, either, rows, spec
 from visualizers.levels.links import linked, linker, setter
 from visualizers.palette import colour
-from visualizers.runs.next_token import MAX_CHARACTERS, MODEL, SHOWN, Cut, Floats, cut, entropy_bits, logits_after
+from visualizers.runs.next_token import (
+    MAX_CHARACTERS,
+    MODEL,
+    SHOWN,
+    Cut,
+    Floats,
+    cut,
+    entropy_bits,
+    logits_after,
+    six_digits,
+)
 
 PROMPT = "We must"
 BEFORE, AFTER = "the model's own", "what is drawn from"
@@ -36,10 +46,10 @@ def compute(inputs: Mapping[str, Any]) -> Data:
     ranks = [rank for rank in MEASURED_AT if rank < len(own)] + [len(own)]
 
     def mass(rank: int) -> float:
-        return _rounded(min(1.0, reached[rank - 1]))
+        return six_digits(min(1.0, reached[rank - 1]))
 
     tokens = [
-        {"rank": i + 1, "group": i + 1, "token": text, "before": _rounded(own[i]), "after": _rounded(final[i])}
+        {"rank": i + 1, "group": i + 1, "token": text, "before": six_digits(own[i]), "after": six_digits(final[i])}
         for i, text in enumerate(found.texts)
     ]
     others = len(own) - SHOWN
@@ -48,8 +58,8 @@ def compute(inputs: Mapping[str, Any]) -> Data:
             "rank": SHOWN + 1,
             "group": 0,
             "token": f"{others:,} others",
-            "before": _rounded(own[SHOWN:].sum()),
-            "after": _rounded(final[SHOWN:].sum()),
+            "before": six_digits(own[SHOWN:].sum()),
+            "after": six_digits(final[SHOWN:].sum()),
         }
     )
     return Data(
@@ -62,10 +72,10 @@ def compute(inputs: Mapping[str, Any]) -> Data:
             "candidates": left.after_min_p,
             "kept_mass": mass(left.after_min_p),
             "top_token": found.texts[0],
-            "top_probability_before": _rounded(own[0]),
-            "top_probability": _rounded(left.final[0]),
-            "entropy_before_bits": _rounded(entropy_bits(own)),
-            "entropy_bits": _rounded(entropy_bits(left.final)),
+            "top_probability_before": six_digits(own[0]),
+            "top_probability": six_digits(left.final[0]),
+            "entropy_before_bits": six_digits(entropy_bits(own)),
+            "entropy_bits": six_digits(entropy_bits(left.final)),
         },
         rows={
             "tokens": tokens,
@@ -93,11 +103,6 @@ def _bites(left: Cut, vocabulary: int) -> list[tuple[str, int, int]]:
 def _stops(scaled: Floats, inputs: Mapping[str, Any]) -> dict[float, int]:
     """For each top-p that can be chosen, the tokens that it leaves: where the cut can stand."""
     return {p: cut(scaled, int(inputs["top_k"]), p, 0).after_top_p for p in TOP_P}
-
-
-def _rounded(x: float) -> float:
-    """Six digits: what a figure of thousands of states needs of a probability."""
-    return float(f"{x:.6g}")
 
 
 def figure(data: Data) -> Spec:

@@ -127,7 +127,9 @@ def figure(data: Data) -> Spec:
 def _chart() -> Spec:
     words = flow("words", LOOKS, title="An answer, and what was drafted for it", legend=[KEPT, STRUCK, OWN])
     return spec(
-        alt.vconcat(words, _lines(), spacing=26, align="none").resolve_scale(color="independent", fill="independent")
+        alt.concat(words, _lines(), spacing=26, columns=1, align="none").resolve_scale(
+            color="independent", fill="independent"
+        )
     )
 
 

@@ -23,6 +23,7 @@ from visualizers.levels.links import linked, linker
 from visualizers.levels.words import Look, flow
 from visualizers.levels.words import measured as measured_word
 from visualizers.palette import colour
+from visualizers.runs.next_token import six_digits
 from visualizers.runs.structured_run import GRAMMARS, MAX_TOKENS, MODEL, Moment, moments
 
 MEASURED = "person"  # the schema of the benchmark that the text speaks of
@@ -60,14 +61,14 @@ def compute(inputs: Mapping[str, Any]) -> Data:
             "vocabulary": now.vocabulary,
             "allowed": now.num_allowed,
             "allowed_by_grammar": now.num_allowed_by_grammar,
-            "kept_mass": _rounded(now.kept_mass),
-            "removed_mass": _rounded(1 - now.kept_mass),
+            "kept_mass": six_digits(now.kept_mass),
+            "removed_mass": six_digits(1 - now.kept_mass),
             "own_token": own.text,
-            "own_before": _rounded(own.before),
-            "own_after": _rounded(own.after),
+            "own_before": six_digits(own.before),
+            "own_after": six_digits(own.after),
             "best_token": best.text,
-            "best_before": _rounded(best.before),
-            "best_after": _rounded(best.after),
+            "best_before": six_digits(best.before),
+            "best_after": six_digits(best.after),
             "tokens_left": now.tokens_left,
             "tokens_to_finish": now.tokens_to_finish,
             "open_rules": now.depth,
@@ -81,13 +82,13 @@ def compute(inputs: Mapping[str, Any]) -> Data:
                 {
                     "rank": rank,
                     "token": token.text,
-                    "before": _rounded(token.before),
-                    "after": _rounded(token.after),
+                    "before": six_digits(token.before),
+                    "after": six_digits(token.after),
                     "verdict": "allowed" if token.is_allowed else "forbidden",
                 }
                 for rank, token in enumerate(now.tokens)
             ],
-            "room": [{"share": 1.4 * max(_rounded(max(t.before, t.after)) for t in now.tokens)}],
+            "room": [{"share": 1.4 * max(six_digits(max(t.before, t.after)) for t in now.tokens)}],
             "words": _words(found, at, "" if own.is_allowed else own.text),
             "steps": [_step(index, moment, index == at) for index, moment in enumerate(found)],
         },
@@ -121,10 +122,6 @@ def _speeds() -> dict[str, float]:
         for part in ("median_us", "p99_us", "max_us"):
             speeds[f"{name}_later_{part}"] = row["later"][part]
     return speeds
-
-
-def _rounded(x: float) -> float:
-    return float(f"{x:.6g}")
 
 
 def figure(data: Data) -> Spec:
@@ -177,7 +174,7 @@ def _chart() -> Spec:
     )
     room = alt.Chart(rows("room")).mark_point(opacity=0).encode(x=x("share"))
     bars = alt.layer(before, after, labels, room, title="Next token: pale before, strong after")
-    stack = alt.vconcat(words, bars, linker(steps, "steps"), spacing=20, align="none")
+    stack = alt.concat(words, bars, linker(steps, "steps"), spacing=20, columns=1, align="none")
     return spec(stack.resolve_scale(color="independent", fill="independent"))
 
 

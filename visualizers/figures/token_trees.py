@@ -149,7 +149,9 @@ def figure(data: Data) -> Spec:
 
 @cache
 def _chart() -> Spec:
-    return spec(alt.vconcat(_tree(), _mask(), _shapes(), spacing=22, align="none").resolve_scale(color="independent"))
+    return spec(
+        alt.concat(_tree(), _mask(), _shapes(), spacing=22, columns=1, align="none").resolve_scale(color="independent")
+    )
 
 
 def _tree() -> Any:

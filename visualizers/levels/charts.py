@@ -8,7 +8,6 @@ from 300 pixels up; a chart that must be wider gives a width and scrolls inside 
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -29,7 +28,6 @@ BREAKPOINT = 520  # below this width of the figure the narrow size is drawn
 AXIS_ROOM = 56  # pixels that a stack of views leaves for its axes until they have been measured
 
 _LETTER = 0.62  # of the size of type: how wide a letter is on average, in a font wider than most
-_BESIDE = 12  # pixels for text that stands a little outside of its plot
 _MULTI = ("hconcat", "vconcat", "concat", "facet", "repeat", "spec")
 
 CONFIG: Spec = {
@@ -170,6 +168,12 @@ def spec(chart: Any) -> Spec:
     return found
 
 
+def stacked(found: Spec) -> list[Spec] | None:
+    """The views of a chart that stand one below the other; None where it is no such stack."""
+    views: list[Spec] | None = found.get("vconcat")
+    return found["concat"] if views is None and found.get("columns") == 1 else views
+
+
 def sized(found: Spec, datasets: Rows, width: int, room: int = AXIS_ROOM) -> Spec:
     """``found`` with its data, drawn so that the whole is ``width`` pixels wide where it fills its container.
 
@@ -195,47 +199,6 @@ def sized(found: Spec, datasets: Rows, width: int, room: int = AXIS_ROOM) -> Spe
         found["config"]["legend"]["columns"] = 2
     found["datasets"] = {name: list(records) for name, records in datasets.items()}
     return found
-
-
-def room(found: Spec, datasets: Rows) -> int:
-    """What a stack of views takes besides its plots, estimated from the labels, for where nothing measures it."""
-    widest = 0.0
-
-    def walk(node: Any, name: str) -> None:
-        nonlocal widest
-        if isinstance(node, dict):
-            own = node.get("data")
-            name = own["name"] if isinstance(own, dict) and "name" in own else name
-            y = node.get("encoding", {}).get("y")
-            if isinstance(y, dict) and "field" in y and y.get("axis", {}) is not None:
-                widest = max(widest, _labels_width(y, datasets.get(name, ())))
-            for key, child in node.items():
-                if key != "data":
-                    walk(child, name)
-        elif isinstance(node, list):
-            for child in node:
-                walk(child, name)
-
-    walk(found, "")
-    padding = found["config"]["padding"]
-    total: float = widest + padding["left"] + padding["right"] + _BESIDE
-    return math.ceil(total)
-
-
-def _labels_width(y: Mapping[str, Any], records: Sequence[Mapping[str, Any]]) -> float:
-    """Of the labels of a vertical axis, in pixels, at most. Numbers are some six digits wide."""
-    axis = y.get("axis") or {}
-    if axis.get("labels") is False:
-        return 0.0
-    config = CONFIG["axis"]
-    scale = y.get("scale") or {}
-    if y.get("type") in ("nominal", "ordinal"):
-        labels = [str(v) for v in scale.get("domain") or (row.get(y["field"], "") for row in records)]
-    else:
-        labels = ["000,000"]
-    size = axis.get("labelFontSize", config["labelFontSize"])
-    longest = max((len(label) for label in labels), default=0) * size * _LETTER
-    return float(min(longest, axis.get("labelLimit", config["labelLimit"])) + config["labelPadding"])
 
 
 def dataset_names(found: Spec) -> set[str]:
@@ -281,8 +244,9 @@ def _strip_values(node: Any) -> None:
 
 def _fill_container(found: Spec) -> None:
     """Lets every view without a width fill the figure: the chart itself, or each child of a stack."""
-    if "vconcat" in found:
-        for child in found["vconcat"]:
+    views = stacked(found)
+    if views is not None:
+        for child in views:
             _fill_container(child)
     elif not any(key in found for key in _MULTI):
         found.setdefault("width", "container")

@@ -140,8 +140,9 @@ def vega_spec(spec: charts.Spec) -> dict[str, Any]:
     width is theirs, for a single one the whole; null where the chart's width is its own.
     """
     compiled: dict[str, Any] = vl_convert.vegalite_to_vega(json.dumps(charts.sized(spec, {}, charts.WIDE)))
-    multiple = "vconcat" in spec
-    own = spec.get("width", "container") != "container" or any(k in spec for k in ("hconcat", "facet", "concat"))
+    multiple = charts.stacked(spec) is not None
+    beside = not multiple and any(k in spec for k in ("hconcat", "facet", "concat"))
+    own = beside or spec.get("width", "container") != "container"
     compiled["usermeta"] = {"room": None if own else charts.AXIS_ROOM if multiple else 0}
     return compiled
 

@@ -40,7 +40,7 @@ def svg(snapshot: Snapshot, state: State, width: int, figure_id: str) -> str:
     """The chart of a state, ``width`` pixels wide, as inline SVG named by the figure's title and sentence."""
     spec, room = snapshot.spec(state), charts.AXIS_ROOM
     drawn = _drawn(spec, state, width, room)
-    if "vconcat" in spec:  # its axes are as wide as their labels: drawn once more, it fills the width
+    if charts.stacked(spec) is not None:  # its axes are as wide as their labels: drawn once more, it fills the width
         room += size(drawn)[0] - width
         drawn = _drawn(spec, state, width, room)
     drawn = _tidied(drawn, f"{figure_id}-{width}")

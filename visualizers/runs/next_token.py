@@ -110,3 +110,8 @@ def entropy_bits(probabilities: Floats) -> float:
     """Shannon's entropy: 0 for a sure token, log2(n) for n tokens that are alike."""
     positive = probabilities[probabilities > 0]
     return abs(float(-(positive * np.log2(positive)).sum()))  # not -0.0
+
+
+def six_digits(x: float) -> float:
+    """What a figure of thousands of states needs of a probability."""
+    return float(f"{x:.6g}")
