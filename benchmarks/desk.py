@@ -23,20 +23,19 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from machine import cpu_name, report
 from playwright.sync_api import Browser, Locator, Page, sync_playwright
-from site_speed import served
+from site_speed import running, served
 
 from visualizers.desk.asks import every
 from visualizers.desk.recipe import Recipe
 from visualizers.desk.session import Session
 from visualizers.desk.setup import Setup
 from visualizers.site import browser as chromium
+from visualizers.site.serve import application
 
 ROOT = Path(__file__).resolve().parents[1]
 MANY = 32
@@ -154,25 +153,6 @@ def soaked(page: Page, address: str, seconds: float) -> dict[str, float]:
     }
 
 
-@contextmanager
-def local(site: Path) -> Iterator[str]:
-    """The site with kernels of this machine."""
-    import threading
-
-    import uvicorn
-
-    from visualizers.site.serve import application
-
-    server = uvicorn.Server(uvicorn.Config(application(site, ROOT), port=0, log_level="error", lifespan="on"))
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    while not server.started:
-        time.sleep(0.05)
-    yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}/"
-    server.should_exit = True
-    thread.join(10)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--site", type=Path, help="a folder that `handbook build --out` has filled")
@@ -188,7 +168,7 @@ def main() -> None:
         with sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=path, args=chromium.flags())
             worlds = [("browser", served(options.site, "/"))] + (
-                [("local", local(options.site))] if options.local else []
+                [("local", running(application(options.site, ROOT)))] if options.local else []
             )
             for name, world in worlds:
                 with world as base:

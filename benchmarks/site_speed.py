@@ -28,7 +28,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -51,11 +51,16 @@ new PerformanceObserver((l) => l.getEntries().forEach((e) => e.hadRecentInput ||
     .observe({type: 'layout-shift', buffered: true});"""
 
 
-@contextmanager
-def served(folder: Path, mount: str) -> Iterator[str]:
-    """The address of the site's home page."""
+def served(folder: Path, mount: str) -> AbstractContextManager[str]:
+    """The address of the site's home page, while a plain host serves it."""
     files = StaticFiles(directory=folder, html=True)
     app = Starlette(routes=[Mount(mount.rstrip("/"), app=files)], middleware=[Middleware(GZipMiddleware)])
+    return running(app, mount)
+
+
+@contextmanager
+def running(app: Any, mount: str = "/") -> Iterator[str]:
+    """The address at which ``app`` answers on loopback."""
     server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="error"))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()

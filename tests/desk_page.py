@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from live_pages import STARTED_MS
 from live_site import wait_for
 from playwright.sync_api import FrameLocator, Locator
 
-STARTED_MS = 240_000  # a limit for a busy machine
 CHANGED_S = 90
 
 

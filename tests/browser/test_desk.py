@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from desk_page import STARTED_MS, DeskPage
-from live_pages import ask_live, plain
+from desk_page import DeskPage
+from live_pages import plain, run_live
 from live_site import exported, live_of, served, write_project, write_site
 from playwright.sync_api import Browser, Page, expect
 
@@ -51,11 +51,7 @@ def address(request: pytest.FixtureRequest) -> str:
 
 
 def opened(page: Page, address: str, **inputs: object) -> DeskPage:
-    page.goto(address)
-    ask_live(page, "batching", **inputs)
-    figure = page.locator("hb-figure[name=batching]")
-    expect(figure.locator("iframe[data-ready]")).to_be_attached(timeout=STARTED_MS)
-    return DeskPage(figure.frame_locator("iframe"))
+    return DeskPage(run_live(page, address, "batching", **inputs))
 
 
 def recipe(**changed: Any) -> str:

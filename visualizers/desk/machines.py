@@ -9,7 +9,7 @@ import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -71,6 +71,7 @@ def processor() -> str:
     return platform.processor() or platform.machine()
 
 
+@cache
 def devices() -> dict[str, tuple[str, str, str]]:
     """What can run a model here, the quickest first: a name to backend, device, and what the reader is told."""
     found = {"numpy": ("numpy", "cpu", f"NumPy, {processor()}")}

@@ -56,7 +56,6 @@ class Lane:
     end_s: float | None = None
     last_token_s: float | None = None
     gaps: int = 0
-    gap_sum_s: float = 0.0
     why: str = ""
     fresh: bool = True  # changed since it was last told of
     told_spans: int = 0  # spans and characters that were told of, and won't change
@@ -252,7 +251,7 @@ class Record:
                 lane.ttft_s = end_s - lane.arrival_s
             else:
                 gap_s = end_s - lane.last_token_s
-                lane.gaps, lane.gap_sum_s = lane.gaps + 1, lane.gap_sum_s + gap_s
+                lane.gaps += 1
                 self._percentiles.add(gap_s)
                 point = (round(end_s, 6), round(gap_s * 1e3, 4), number)
                 self.gaps.append(point)

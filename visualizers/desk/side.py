@@ -9,7 +9,6 @@ from typing import Any
 from minillm.core.engine import Engine
 from minillm.core.request import Request, RequestError
 from visualizers.desk.asks import Ask
-from visualizers.desk.clock import WorkClock
 from visualizers.desk.machines import Machine, memory_bytes
 from visualizers.desk.record import Record
 from visualizers.desk.setup import DeskError, Setup
@@ -93,11 +92,6 @@ class Side:
     def _forget_ended(self) -> None:
         if len(self.requests) > 2 * len(self.record.lanes) + 64:
             self.requests = {n: r for n, r in self.requests.items() if not r.is_finished}
-
-    @property
-    def wall(self) -> bool:
-        """Whether its time is measured, not modelled."""
-        return isinstance(self.clock, WorkClock)
 
 
 def _replace(engine: Engine, path: str, function: Callable[..., Any]) -> None:
