@@ -55,7 +55,8 @@ def transformers_model(directory: Path, architecture: str, **config: Any) -> Any
     import transformers
 
     torch.manual_seed(0)
-    config_class = getattr(transformers, architecture.replace("ForCausalLM", "Config"))
+    config_name = {"Gemma3ForCausalLM": "Gemma3TextConfig"}.get(architecture)
+    config_class = getattr(transformers, config_name or architecture.replace("ForCausalLM", "Config"))
     model = getattr(transformers, architecture)(config_class(**config)).eval()
     # Larger than the initial weights, and biases that are not 0, so that every term shows.
     for name, parameter in model.named_parameters():

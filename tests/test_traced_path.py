@@ -8,8 +8,9 @@ from traced_path import PACKAGE, plain_request
 
 # A file or a line more than this needs a reason, which then stands here.
 CORE_FILES, CORE_LINES = 14, 2_340  # directly in `minillm/core`
-FILES, LINES = 29, 5_010  # of the whole path
-SWITCHES = 55  # calls of a decode step into another file than the call before it
+# A layer's mixer and its feed-forward are files of their own: an architecture adds to them, and changes no other.
+FILES, LINES = 30, 5_090  # of the whole path
+SWITCHES = 75  # calls of a decode step into another file than the call before it
 
 
 def test_the_path_of_a_plain_request_stays_within_its_budget_and_is_what_the_readme_lists() -> None:

@@ -12,7 +12,7 @@ from minillm.backends.numeric import NumericBackend
 from minillm.core.plan import StepPlan, StepResult
 from minillm.models.heads.files import HeadFiles
 from minillm.models.heads.networks import HeadModule, MedusaHeads
-from minillm.ops.base import Array
+from minillm.models.mixers import Cache
 
 
 class NumericHeads:
@@ -23,7 +23,7 @@ class NumericHeads:
         self._target, self._files = target, files
         self._medusa: MedusaHeads | None = None
         self._modules: list[HeadModule] = []
-        self._caches: list[tuple[Array, Array]] = []  # keys and values of each module
+        self._caches: list[Cache] = []  # of each module
         self._num_slots = 0
 
     @property
@@ -47,7 +47,7 @@ class NumericHeads:
             ]
         before, kept = self._caches, self._num_slots
         self._num_slots = num_blocks * block_size
-        self._caches = [target.new_cache(self._num_slots) for _ in self._modules]
+        self._caches = [target.new_cache(module.cache_spec, self._num_slots) for module in self._modules]
         for old, new in zip(before, self._caches, strict=False):
             for a, b in zip(old, new, strict=True):
                 b[:kept] = a[:kept]
@@ -61,8 +61,8 @@ class NumericHeads:
             rows = ops.stack(self._medusa.forward(states))
             target.draw(rows.swapaxes(0, 1).reshape(-1, target.spec.hidden), plan, result)
         elif self._modules:
-            batch = target.batch_of(plan, self._num_slots)
-            normed, states = self._modules[module].forward(states, batch, self._caches[module])
+            batch, read = target.batch_of(plan), target.metadata_of(plan, self._num_slots)
+            normed, states = self._modules[module].forward(states, batch, read, self._caches[module])
             target.draw(ops.take_rows(normed, batch.logits_indices), plan, result)
             if self.kind == "eagle":
                 states = normed
@@ -74,5 +74,5 @@ class NumericHeads:
     def copy_slots(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Copy the K/V of single tokens (source, target); all sources are read before anything is written."""
         sources, targets = (self._target.array(slots) for slots in np.asarray(pairs, dtype=np.int64).T.copy())
-        for keys, values in self._caches:
-            keys[targets], values[targets] = keys[sources], values[sources]
+        for array in (array for cache in self._caches for array in cache):
+            array[targets] = array[sources]

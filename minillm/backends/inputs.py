@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,37 +12,32 @@ from minillm.core.plan import StepPlan
 Ints = NDArray[np.int64]
 
 
-@dataclass(slots=True)
-class StepArrays:
-    """The flat columns of a plan, ``[T]`` each, and the flat tokens to sample, ``[S]``."""
+def token_columns(plan: StepPlan, *, vocab_size: int, max_model_len: int) -> tuple[Ints, Ints, Ints]:
+    """The plan's token ids ``[T]``, positions ``[T]`` and logits_indices ``[S]``.
 
-    token_ids: Ints
-    positions: Ints
-    slot_mapping: Ints
-    logits_indices: Ints
-
-
-def step_arrays(plan: StepPlan, *, vocab_size: int, num_slots: int, max_model_len: int) -> StepArrays:
-    """The plan's columns. ``ValueError`` for an index that would silently read or write something else.
-
-    A negative index counts from the end in NumPy and torch, so a placeholder such as -1 that got this
-    far would run, and give a wrong token.
+    ``ValueError`` for an index that would silently read or write something else: a negative index counts from the end
+    in NumPy and torch, so a placeholder such as -1 that got this far would run, and give a wrong token.
     """
-    arrays = StepArrays(
-        np.asarray(plan.token_ids, dtype=np.int64),
-        np.asarray(plan.positions, dtype=np.int64),
-        np.asarray(plan.slot_mapping, dtype=np.int64),
-        np.asarray(plan.logits_indices, dtype=np.int64),
+    logits_indices = np.asarray(plan.logits_indices, dtype=np.int64)
+    _check_range(plan.step, "logits_indices", logits_indices, plan.query_start_loc[-1])
+    return (
+        _column(plan, "token_ids", plan.token_ids, vocab_size),
+        _column(plan, "positions", plan.positions, max_model_len),
+        logits_indices,
     )
-    num_tokens = plan.query_start_loc[-1]
-    limits = {"token_ids": vocab_size, "positions": max_model_len, "slot_mapping": num_slots}
-    for name, limit in limits.items():
-        values: Ints = getattr(arrays, name)
-        if len(values) != num_tokens:
-            raise ValueError(f"step {plan.step}: {len(values)} {name} for {num_tokens} tokens")
-        _check_range(plan.step, name, values, limit)
-    _check_range(plan.step, "logits_indices", arrays.logits_indices, num_tokens)
-    return arrays
+
+
+def slot_column(plan: StepPlan, *, num_slots: int) -> Ints:
+    """The plan's slots ``[T]``; errors as for `token_columns`."""
+    return _column(plan, "slot_mapping", plan.slot_mapping, num_slots)
+
+
+def _column(plan: StepPlan, name: str, given: Sequence[int], limit: int) -> Ints:
+    values: Ints = np.asarray(given, dtype=np.int64)
+    if len(values) != plan.query_start_loc[-1]:
+        raise ValueError(f"step {plan.step}: {len(values)} {name} for {plan.query_start_loc[-1]} tokens")
+    _check_range(plan.step, name, values, limit)
+    return values
 
 
 def _check_range(step: int, name: str, values: Ints, limit: int) -> None:

@@ -8,26 +8,31 @@ from __future__ import annotations
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from minillm.backends.inputs import stale_slots, step_arrays
+from minillm.backends.inputs import slot_column, stale_slots, token_columns
 from minillm.backends.memory import available_host_bytes, blocks_for, host_kv_budget_bytes
 from minillm.core.backend import Capacity
 from minillm.core.plan import StepPlan, StepResult
 from minillm.core.sampling.logprobs import TokenLogprobs
 from minillm.costs.flops import attention_flops, linear_flops
 from minillm.loaders.tensors import Float32
+from minillm.models.cache_spec import CacheSpec
 from minillm.models.decoder import Decoder, Look, build_parameters
 from minillm.models.load import LoadedModel
+from minillm.models.mixers import Cache
+from minillm.models.reader import Reader
 from minillm.models.rope import angles, inverse_frequencies
 from minillm.models.spec import LayerGroup, ModelSpec
-from minillm.ops.base import Array, Batch, Ops
+from minillm.ops.base import Array, AttentionMetadata, Batch, Ops
 from minillm.ops.paging import Reads, reads_of
+
+_FIRST_ROTATIONS = 512  # positions of the first table of cosines and sines
 
 
 class NumericBackend(ABC):
@@ -47,11 +52,13 @@ class NumericBackend(ABC):
         self._poison, self._available_bytes = debug_poison, available_bytes
         self._decoder: Decoder | None = None
         # Keys and values of each layer; of each place in a group, where layers are split into groups.
-        self._caches: list[tuple[Array, Array]] = []
-        self._groups = [LayerGroup(self.spec.longest_window, tuple(range(self.spec.layers)))]
-        self._host_caches: list[tuple[Array, Array]] = []
+        self._caches: list[Cache] = []
+        self._groups = [LayerGroup(self.spec.longest_window, tuple(range(self.spec.num_layers)))]
+        self._host_caches: list[Cache] = []
         self._block_size = self._num_blocks = self._num_host_blocks = 0
-        self._frequencies = inverse_frequencies(self.spec.rope, self.spec.head_dim)
+        self._places: list[tuple[int, int]] = []  # for each layer its group, and its place in the group
+        self._rotations: list[tuple[Array, Array]] = []  # for each rope (cos, sin) [positions, 1, dim / 2]
+        self._num_rotated = 0  # positions in these tables
 
     @property
     @abstractmethod
@@ -116,7 +123,7 @@ class NumericBackend(ABC):
     @property
     def _kv_bytes_per_token(self) -> int:
         """Of all layers that one block serves."""
-        return self.spec.kv_elements_per_token * self._itemsize * self._layers_in_block // self.spec.layers
+        return self.spec.kv_elements_per_token * self._itemsize * self._layers_in_block // self.spec.num_layers
 
     @property
     def _layers_in_block(self) -> int:
@@ -134,8 +141,8 @@ class NumericBackend(ABC):
     def load(self, *, block_size: int, num_blocks: int | None, num_host_blocks: int = 0) -> None:
         """Read the weights and allocate ``num_blocks`` blocks, or as many as the memory takes, and the host's."""
         if self._decoder is None:
-            parameters = build_parameters(self.spec, self.model.weights, self.matrix, self.vector)
-            self._decoder = Decoder(self.spec, parameters, self.ops)
+            reader = Reader(self.model.weights.read, self.matrix, self.vector, self.spec.norm_offset)
+            self._decoder = Decoder(self.spec, build_parameters(self.spec, reader), self.ops)
         if num_blocks is None:
             token_bytes = self._kv_bytes_per_token * len(self._groups)  # each group's block, as if none were left
             num_blocks = len(self._groups) * blocks_for(
@@ -145,17 +152,26 @@ class NumericBackend(ABC):
                 max_model_len=self._max_model_len,
             )
         self._block_size, self._num_blocks, self._num_host_blocks = block_size, num_blocks, num_host_blocks
-        self._caches = [self.new_cache(self._num_slots) for _ in range(self._layers_in_block)]
-        shape = (num_host_blocks * block_size, self.spec.kv_heads, self.spec.head_dim)
-        self._host_caches = [(self._host_zeros(shape), self._host_zeros(shape)) for _ in range(self._layers_in_block)]
+        of_layer = {layer: (g, i) for g, group in enumerate(self._groups) for i, layer in enumerate(group.layers)}
+        self._places = [of_layer[layer] for layer in range(self.spec.num_layers)]
+        self._rotate_up_to(min(_FIRST_ROTATIONS, self._max_model_len))
+        self._caches = [self.new_cache(spec, self._num_slots) for spec in self._cache_specs]
+        self._host_caches = [
+            tuple(self._host_zeros((num_host_blocks * block_size, *row)) for row in spec.rows)
+            for spec in self._cache_specs
+        ]
         if self._poison:
             self.poison_blocks(range(num_blocks))
 
-    def new_cache(self, num_slots: int) -> tuple[Array, Array]:
-        """Keys and values of one layer."""
+    @property
+    def _cache_specs(self) -> list[CacheSpec]:
+        """What each place of a group keeps: the layers of all groups are alike."""
+        return [self.spec.layers[layer].mixer.cache for layer in self._groups[0].layers]
+
+    def new_cache(self, spec: CacheSpec, num_slots: int) -> Cache:
+        """The arrays of one layer."""
         # One slot more: padding of gathered keys reads it, nothing writes it.
-        shape = (num_slots + 1, self.spec.kv_heads, self.spec.head_dim)
-        return self._zeros(shape), self._zeros(shape)
+        return tuple(self._zeros((num_slots + 1, *row)) for row in spec.rows)
 
     def capacity(self) -> Capacity:
         """Sizes after ``load``."""
@@ -278,45 +294,43 @@ class NumericBackend(ABC):
             raise ValueError(
                 f"step {plan.step}: tables of {1 + len(plan.groups)} layer groups, the K/V is in {len(self._groups)}"
             )
-        batch = self.batch_of(plan, self._num_slots)
-        parts = [plan, *(replace(plan, slot_mapping=g.slot_mapping, block_tables=g.block_tables) for g in plan.groups)]
+        batch = self.batch_of(plan)
+        tables = [plan, *(replace(plan, slot_mapping=g.slot_mapping, block_tables=g.block_tables) for g in plan.groups)]
+        metadata = [self.metadata_of(table, self._num_slots) for table in tables]
         if self._poison:
-            for part in parts:
-                self._poison_slots(stale_slots(np.asarray(part.slot_mapping, dtype=np.int64), self._block_size))
-        if len(parts) == 1:
-            return decoder.hidden_states(batch, self._caches, look=look)
-        batches = [batch, *(self._other_batch(batch, part) for part in parts[1:])]
-        placed = {
-            layer: (batches[g], self._caches[place])
-            for g, group in enumerate(self._groups)
-            for place, layer in enumerate(group.layers)
-        }
-        kept = [placed[layer] for layer in range(self.spec.layers)]
-        return decoder.hidden_states(batch, [cache for _, cache in kept], [one for one, _ in kept], look)
-
-    def _other_batch(self, batch: Batch, plan: StepPlan) -> Batch:
-        """The same tokens with the slots and reads of another layer group."""
-        arrays = step_arrays(
-            plan, vocab_size=self.spec.vocab_size, num_slots=self._num_slots, max_model_len=self._max_model_len
-        )
-        return replace(
-            batch, slot_mapping=self.array(arrays.slot_mapping), reads=self._reads(reads_of(plan, self._num_slots))
+            for table in tables:
+                self._poison_slots(stale_slots(np.asarray(table.slot_mapping, dtype=np.int64), self._block_size))
+        return decoder.hidden_states(
+            batch,
+            [metadata[group] for group, _ in self._places],
+            [self._caches[place] for _, place in self._places],
+            look,
         )
 
-    def batch_of(self, plan: StepPlan, num_slots: int) -> Batch:
-        """The plan's columns as arrays of this library. Padding of gathered keys reads slot ``num_slots``."""
-        arrays = step_arrays(
-            plan, vocab_size=self.spec.vocab_size, num_slots=num_slots, max_model_len=self._max_model_len
-        )
-        turn = angles(self._frequencies, arrays.positions)[:, None, :]
-        return Batch(
-            token_ids=self.array(arrays.token_ids),
-            slot_mapping=self.array(arrays.slot_mapping),
-            cos=self.vector(np.cos(turn)),
-            sin=self.vector(np.sin(turn)),
-            reads=self._reads(reads_of(plan, num_slots)),
-            logits_indices=self.array(arrays.logits_indices),
-        )
+    def batch_of(self, plan: StepPlan) -> Batch:
+        """The columns of the plan that all layers share, as arrays of this library."""
+        vocab_size, max_model_len = self.spec.vocab_size, self._max_model_len
+        token_ids, positions, logits_indices = token_columns(plan, vocab_size=vocab_size, max_model_len=max_model_len)
+        return Batch(self.array(token_ids), self.array(logits_indices), self._turned(positions))
+
+    def metadata_of(self, plan: StepPlan, num_slots: int) -> AttentionMetadata:
+        """Where the plan's tokens are written and read. Padding of gathered keys reads slot ``num_slots``."""
+        slots = slot_column(plan, num_slots=num_slots)
+        return AttentionMetadata(self.array(slots), self._reads(reads_of(plan, num_slots)))
+
+    def _turned(self, positions: NDArray[np.int64]) -> list[tuple[Array, Array]]:
+        """Cosines and sines of the positions, from tables that double when a later position comes."""
+        last = int(positions.max(initial=0))
+        if last >= self._num_rotated:
+            self._rotate_up_to(min(1 << last.bit_length(), self._max_model_len))
+        where = self.array(positions)
+        return [(cos[where], sin[where]) for cos, sin in self._rotations]
+
+    def _rotate_up_to(self, num_positions: int) -> None:
+        """Make the tables of cosines and sines of the first positions, for each rope of the model."""
+        turns = [angles(inverse_frequencies(rope), np.arange(num_positions))[:, None, :] for rope in self.spec.ropes]
+        self._rotations = [(self.vector(np.cos(turn)), self.vector(np.sin(turn))) for turn in turns]
+        self._num_rotated = num_positions
 
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Copy whole blocks (source, target), within the device and to and from the host.
@@ -331,7 +345,7 @@ class NumericBackend(ABC):
             for way, chosen in by_way.items()
         ]
         for caches, host_caches in zip(self._caches, self._host_caches, strict=True):
-            for sides in zip(caches, host_caches, strict=True):  # the keys of a layer, then its values
+            for sides in zip(caches, host_caches, strict=True):  # as the keys of a layer, then its values
                 read = [sides[way[0]][self._beside(sources, sides[way[0]])] for way, sources, _ in moves]
                 for (way, _, targets), content in zip(moves, read, strict=True):
                     side = sides[way[1]]
@@ -342,30 +356,33 @@ class NumericBackend(ABC):
         if not pairs:
             return
         sources, targets = (self.array(slots) for slots in np.asarray(pairs, dtype=np.int64).T.copy())
-        for keys, values in self._caches:
-            keys[targets], values[targets] = keys[sources], values[sources]
+        for array in self._arrays():
+            array[targets] = array[sources]
 
     def read_blocks(self, blocks: Sequence[int]) -> list[bytes]:
-        """For each block the keys, then the values of layer after layer, as they lie in memory."""
+        """For each block what layer after layer keeps, array by array, as it lies in memory."""
         slots = self.array(self._slots_of(blocks))
-        sides = [self._to_bytes(side[slots]) for caches in self._caches for side in caches]
-        size = len(sides[0]) // max(1, len(blocks))  # bytes of a block in one layer's keys
-        return [b"".join(side[i * size : (i + 1) * size] for side in sides) for i in range(len(blocks))]
+        sides = [self._to_bytes(array[slots]) for array in self._arrays()]
+        sizes = [len(side) // max(1, len(blocks)) for side in sides]  # bytes of a block in each array
+        return [
+            b"".join(side[i * size : (i + 1) * size] for side, size in zip(sides, sizes, strict=True))
+            for i in range(len(blocks))
+        ]
 
     def write_blocks(self, contents: Sequence[tuple[int, bytes]]) -> None:
         """``ValueError`` for a content of another size: it is of another model, dtype or block size."""
-        sides = [side for caches in self._caches for side in caches]
-        shape = (self._block_size, self.spec.kv_heads, self.spec.head_dim)
-        size = math.prod(shape) * self._itemsize
+        shapes = [(self._block_size, *row) for spec in self._cache_specs for row in spec.rows]
+        sizes = [math.prod(shape) * self._itemsize for shape in shapes]
         for block, content in contents:
-            if len(content) != size * len(sides):
+            if len(content) != sum(sizes):
                 raise ValueError(
-                    f"block of {len(content):,} bytes, one of this model has {size * len(sides):,}: "
+                    f"block of {len(content):,} bytes, one of this model has {sum(sizes):,}: "
                     "take it to an engine of the same model, dtype and block size"
                 )
-            slots = self.array(self._slots_of([block]))
-            for i, side in enumerate(sides):
-                side[slots] = self._from_bytes(content[i * size : (i + 1) * size], shape)
+            slots, start = self.array(self._slots_of([block])), 0
+            for array, shape, size in zip(self._arrays(), shapes, sizes, strict=True):
+                array[slots] = self._from_bytes(content[start : start + size], shape)
+                start += size
 
     def poison_blocks(self, blocks: Sequence[int]) -> None:
         """Debugging: overwrite freed blocks with NaN."""
@@ -383,14 +400,18 @@ class NumericBackend(ABC):
 
     def _poison_slots(self, slots: NDArray[np.int64]) -> None:
         where = self.array(slots)
-        for keys, values in self._caches:
-            keys[where] = values[where] = float("nan")
+        for array in self._arrays():
+            array[where] = float("nan")
+
+    def _arrays(self) -> Iterator[Array]:
+        """All arrays of the device's caches, layer by layer."""
+        return (array for cache in self._caches for array in cache)
 
 
 def _crossover_tokens(spec: ModelSpec) -> float:
     """Context at which a token's attention takes as many FLOPs as its matrices; the head runs for few tokens."""
-    full_layers = sum(window is None for window in spec.windows)
-    if not full_layers:
+    full = [layer.mixer for layer in spec.layers if layer.mixer.cache.window is None]
+    if not full:
         return math.inf
-    matrices = spec.hidden * (2 * spec.q_size + 2 * spec.kv_size + 3 * spec.intermediate) * spec.layers
-    return float(linear_flops(matrices, 1) / (attention_flops(1, spec.heads, spec.head_dim) * full_layers))
+    matrices = sum(part.matrix_elements(spec.hidden) for layer in spec.layers for part in (layer.mixer, layer.ffn))
+    return float(linear_flops(matrices, 1) / sum(attention_flops(1, m.heads, m.head_dim) for m in full))

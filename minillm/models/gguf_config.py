@@ -10,7 +10,7 @@ import math
 from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
-from minillm.models.spec import MAX_LAYERS, ModelSpec, Rope, SpecError
+from minillm.models.spec import MAX_LAYERS, Attention, Dense, LayerSpec, ModelSpec, Rope, SpecError
 
 ROPE_DIVISORS_TENSOR = "rope_freqs.weight"
 # llama.cpp's converter stores Q and K of these with the rotated pairs side by side.
@@ -67,24 +67,24 @@ def spec_from_gguf(
     vocab_size = int(embedding_shape[0])
     if fields.size("vocab_size", vocab_size) != vocab_size:
         raise SpecError(f"{fields.key('vocab_size')} is {fields.get('vocab_size')}, token_embd has {vocab_size} rows")
+    attention = Attention(
+        heads=heads,
+        kv_heads=fields.size("attention.head_count_kv", heads),
+        head_dim=head_dim,
+        rope=_rope(fields, head_dim, rope_divisors),
+        qkv_bias="blk.0.attn_q.bias" in tensors,
+        output_bias="blk.0.attn_output.bias" in tensors,
+        qk_norm="blk.0.attn_q_norm.weight" in tensors,
+    )
+    ffn = Dense(fields.size("feed_forward_length"), bias="blk.0.ffn_gate.bias" in tensors)
     return ModelSpec(
         architecture=str(architecture),
         vocab_size=vocab_size,
         hidden=hidden,
-        layers=layers,
-        heads=heads,
-        kv_heads=fields.size("attention.head_count_kv", heads),
-        head_dim=head_dim,
-        intermediate=fields.size("feed_forward_length"),
+        layers=(LayerSpec(attention, ffn),) * layers,
         max_positions=fields.size("context_length"),
         norm_eps=fields.number("attention.layer_norm_rms_epsilon"),
-        rope=_rope(fields, rope_divisors),
-        windows=(None,) * layers,
         tied_head="output.weight" not in tensors,
-        qkv_bias="blk.0.attn_q.bias" in tensors,
-        output_bias="blk.0.attn_output.bias" in tensors,
-        mlp_bias="blk.0.ffn_gate.bias" in tensors,
-        qk_norm="blk.0.attn_q_norm.weight" in tensors,
     )
 
 
@@ -118,7 +118,7 @@ class _Fields:
         return float(value)
 
 
-def _rope(fields: _Fields, divisors: Sequence[float]) -> Rope:
+def _rope(fields: _Fields, dim: int, divisors: Sequence[float]) -> Rope:
     theta = fields.number("rope.freq_base", 10000.0)
     kind = fields.get("rope.scaling.type", "none")
     # Files from before 2023-10 name the linear factor rope.scale_linear.
@@ -130,7 +130,7 @@ def _rope(fields: _Fields, divisors: Sequence[float]) -> Rope:
             raise SpecError(f"{ROPE_DIVISORS_TENSOR} holds {min(divisors)}, divisors are finite and above 0")
         if kind == "linear" and factor != 1.0:
             raise SpecError(f"{ROPE_DIVISORS_TENSOR} and linear rope scaling by {factor} exclude each other")
-        return Rope(theta, "divisors", divisors=tuple(divisors))
+        return Rope(dim, theta, "divisors", divisors=tuple(divisors))
     if kind == "linear" or (factor != 1.0 and fields.get("rope.scaling.type") is None):
-        return Rope(theta, "linear", factor=factor)
-    return Rope(theta)
+        return Rope(dim, theta, "linear", factor=factor)
+    return Rope(dim, theta)

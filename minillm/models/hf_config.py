@@ -8,10 +8,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, cast
 
-from minillm.models.spec import MAX_LAYERS, ModelSpec, Rope, SpecError
+from minillm.models.spec import (
+    MAX_LAYERS,
+    Attention,
+    Dense,
+    Experts,
+    FeedForward,
+    LayerSpec,
+    ModelSpec,
+    Rope,
+    SpecError,
+)
 from minillm.ops import Activation
+from minillm.ops.routing import Routing
 
 # Fields that do not change what the decoder computes: bookkeeping, training, text generation.
 # fmt: off
@@ -23,7 +35,8 @@ _HARMLESS = frozenset({
     "tie_last_hidden_states", "chunk_size_feed_forward", "quantization_config", "cache_implementation",
     "is_llama_config", "transformers.js_config", "unsloth_version", "unsloth_fixed", "mlp_dropout", "resid_pdrop",
     "name_or_path", "max_length", "min_length", "do_sample", "temperature", "top_k", "top_p",
-    "repetition_penalty", "finetuning_task", "task_specific_params", "tokenizer_class", "use_bfloat16",
+    "repetition_penalty", "router_aux_loss_coef", "output_router_logits", "router_jitter_noise", "finetuning_task",
+    "task_specific_params", "tokenizer_class", "use_bfloat16",
     "tf_legacy_loss", "keys_to_ignore_at_inference", "hidden_act", "max_window_layers",
 })
 # fmt: on
@@ -41,6 +54,16 @@ _COMMON: dict[str, Any] = {
     "rope_interleaved": False,
 }
 _WINDOWED: dict[str, Any] = {"use_sliding_window": False, "sliding_window": 4096, "layer_types": None}
+_GEMMA: dict[str, Any] = {
+    "hidden_activation": "gelu_pytorch_tanh",
+    "head_dim": 256,
+    "attention_bias": False,
+    "sliding_window": 4096,
+    "layer_types": None,
+    "query_pre_attn_scalar": 256,
+    "use_bidirectional_attention": None,
+    "tie_word_embeddings": True,
+}
 _DEFAULTS: dict[str, dict[str, Any]] = {
     "LlamaForCausalLM": {"hidden_act": "silu", "attention_bias": False, "mlp_bias": False, "num_key_value_heads": None},
     "MistralForCausalLM": {"hidden_act": "silu", "sliding_window": 4096, "num_key_value_heads": 8},
@@ -52,20 +75,44 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
         "attention_bias": False,
         **_WINDOWED,
     },
-    "Gemma2ForCausalLM": {
-        "hidden_activation": "gelu_pytorch_tanh",
+    "MixtralForCausalLM": {
+        "hidden_act": "silu",
+        "num_key_value_heads": 8,
+        "sliding_window": None,
+        "rope_theta": 1000000.0,
+        "num_local_experts": 8,
+        "num_experts_per_tok": 2,
+    },
+    "Qwen3MoeForCausalLM": {
+        "hidden_act": "silu",
         "num_key_value_heads": 4,
-        "head_dim": 256,
         "attention_bias": False,
-        "sliding_window": 4096,
-        "layer_types": None,
-        "query_pre_attn_scalar": 256,
+        "num_experts": None,
+        "num_local_experts": None,
+        "num_experts_per_tok": 8,
+        "moe_intermediate_size": 768,
+        "norm_topk_prob": False,
+        "decoder_sparse_step": 1,
+        "mlp_only_layers": None,
+        **_WINDOWED,
+    },
+    "Gemma2ForCausalLM": {
+        "num_key_value_heads": 4,
         "attn_logit_softcapping": 50.0,
         "final_logit_softcapping": 30.0,
-        "use_bidirectional_attention": None,
-        "tie_word_embeddings": True,
+        **_GEMMA,
+    },
+    "Gemma3ForCausalLM": {
+        "num_key_value_heads": 4,
+        "attn_logit_softcapping": None,
+        "final_logit_softcapping": None,
+        "rope_theta": 1000000.0,
+        "rope_local_base_freq": 10000.0,
+        "sliding_window_pattern": 6,
+        **_GEMMA,
     },
 }
+_GEMMAS = ("Gemma2ForCausalLM", "Gemma3ForCausalLM")
 _SIZES = (
     "vocab_size",
     "hidden_size",
@@ -81,41 +128,69 @@ def spec_from_hf_config(config: Mapping[str, Any]) -> ModelSpec:
     """The spec of a parsed ``config.json``. Raises `SpecError` for anything this engine would get wrong."""
     architecture = _architecture(config)
     fields = _Fields(architecture, config, {**_COMMON, **_DEFAULTS[architecture]})
-    heads, hidden, layers = (fields.size(n) for n in ("num_attention_heads", "hidden_size", "num_hidden_layers"))
+    layers = fields.size("num_hidden_layers")
     if layers > MAX_LAYERS:
         raise SpecError(f"config.json: num_hidden_layers is {layers:,}, the limit is {MAX_LAYERS:,}")
-    gemma = architecture == "Gemma2ForCausalLM"
-    qwen = architecture in ("Qwen2ForCausalLM", "Qwen3ForCausalLM")
-    attention_bias = fields.flag("attention_bias")
     fields.demand("rope_interleaved", False)
+    gemma = architecture in _GEMMAS
     if gemma:
         fields.demand("use_bidirectional_attention", None, False)
+    hidden = fields.size("hidden_size")
     return ModelSpec(
         architecture=architecture,
         vocab_size=fields.size("vocab_size"),
         hidden=hidden,
-        layers=layers,
-        heads=heads,
-        kv_heads=fields.size("num_key_value_heads", heads),
-        head_dim=fields.size("head_dim", hidden // heads),
-        intermediate=fields.size("intermediate_size"),
+        layers=tuple(
+            LayerSpec(mixer, ffn, post_norms=gemma)
+            for mixer, ffn in zip(_attention(fields, layers), _feed_forward(fields, layers), strict=True)
+        ),
         max_positions=fields.size("max_position_embeddings"),
         norm_eps=fields.number("rms_norm_eps"),
-        rope=_rope(fields),
-        windows=_windows(fields, layers, alternating=gemma, switched=qwen),
         tied_head=fields.flag("tie_word_embeddings"),
-        qkv_bias=attention_bias or architecture == "Qwen2ForCausalLM",
-        output_bias=attention_bias,
-        mlp_bias=fields.flag("mlp_bias"),
-        qk_norm=architecture == "Qwen3ForCausalLM",
-        activation=_activation(fields, "hidden_activation" if gemma else "hidden_act"),
-        attention_scale=fields.number("query_pre_attn_scalar") ** -0.5 if gemma else None,
-        attention_cap=fields.optional_number("attn_logit_softcapping") if gemma else None,
-        logit_cap=fields.optional_number("final_logit_softcapping") if gemma else None,
+        logit_cap=fields.optional_number("final_logit_softcapping"),
         norm_offset=1.0 if gemma else 0.0,
         embedding_scale=math.sqrt(hidden) if gemma else 1.0,
-        post_norms=gemma,
     )
+
+
+def _attention(fields: _Fields, layers: int) -> list[Attention]:
+    """The attention of each layer."""
+    architecture, heads = fields.architecture, fields.size("num_attention_heads")
+    head_dim = fields.size("head_dim", fields.size("hidden_size") // heads)
+    attention_bias = fields.flag("attention_bias")
+    every = Attention(
+        heads=heads,
+        kv_heads=fields.size("num_key_value_heads", heads),
+        head_dim=head_dim,
+        rope=Rope(head_dim),
+        scale=fields.number("query_pre_attn_scalar") ** -0.5 if architecture in _GEMMAS else None,
+        cap=fields.optional_number("attn_logit_softcapping"),
+        qkv_bias=attention_bias or architecture == "Qwen2ForCausalLM",
+        output_bias=attention_bias,
+        qk_norm=architecture in ("Qwen3ForCausalLM", "Qwen3MoeForCausalLM", "Gemma3ForCausalLM"),
+    )
+    windows = _windows(fields, layers)
+    ropes = {window: _rope(fields, head_dim, is_windowed=window is not None) for window in dict.fromkeys(windows)}
+    return [replace(every, rope=ropes[window], window=window) for window in windows]
+
+
+def _feed_forward(fields: _Fields, layers: int) -> list[FeedForward]:
+    """The feed-forward of each layer."""
+    architecture = fields.architecture
+    activation = _activation(fields, "hidden_activation" if architecture in _GEMMAS else "hidden_act")
+    dense = Dense(fields.size("intermediate_size"), activation, fields.flag("mlp_bias"))
+    if architecture == "MixtralForCausalLM":
+        chosen = fields.size("num_experts_per_tok")
+        routing = Routing(fields.size("num_local_experts"), chosen, renormalize=True)
+        return [Experts(routing, dense.intermediate, activation=activation)] * layers
+    if architecture == "Qwen3MoeForCausalLM":
+        # transformers 5 writes the name that others read.
+        count = fields.size("num_experts", fields.get("num_local_experts", 128))
+        routing = Routing(count, fields.size("num_experts_per_tok"), renormalize=fields.flag("norm_topk_prob"))
+        experts = Experts(routing, fields.size("moe_intermediate_size"), activation=activation)
+        step, only = fields.size("decoder_sparse_step"), fields.indices("mlp_only_layers", layers)
+        return [dense if i in only or (i + 1) % step else experts for i in range(layers)]
+    return [dense] * layers
 
 
 def _architecture(config: Mapping[str, Any]) -> str:
@@ -129,7 +204,7 @@ class _Fields:
     """Typed access to a config with defaults; refuses fields that could change the maths unseen."""
 
     def __init__(self, architecture: str, config: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
-        self.config, self.defaults = config, defaults
+        self.architecture, self.config, self.defaults = architecture, config, defaults
         known = {*_SIZES, *defaults}
         for name, value in config.items():
             # An unknown switch that is off changes nothing; one that is on, or a number, may.
@@ -162,6 +237,13 @@ class _Fields:
             raise SpecError(f"config.json: {name} is {self.get(name)!r}, a finite number above 0 is needed")
         return value
 
+    def indices(self, name: str, limit: int) -> frozenset[int]:
+        """A list of layers; none where the field is missing."""
+        value = self.get(name) or []
+        if not isinstance(value, list) or not all(type(i) is int and 0 <= i < limit for i in value):
+            raise SpecError(f"config.json: {name} is {value!r}, a list of layers from 0 to {limit - 1} is needed")
+        return frozenset(value)
+
     def optional_number(self, name: str) -> float | None:
         return None if self.get(name) is None else self.number(name)
 
@@ -184,20 +266,17 @@ def _activation(fields: _Fields, name: str) -> Activation:
     return _ACTIVATIONS[value]
 
 
-def _windows(fields: _Fields, layers: int, *, alternating: bool, switched: bool) -> tuple[int | None, ...]:
-    """One window a layer. ``switched``: Qwen's ``use_sliding_window``; ``alternating``: Gemma 2's default."""
+def _windows(fields: _Fields, layers: int) -> tuple[int | None, ...]:
+    """One window a layer: what a query sees of the tokens before it, None for all of them."""
     window = fields.get("sliding_window")
+    switched = "use_sliding_window" in fields.defaults  # Qwen's switch
     if switched and not fields.flag("use_sliding_window"):
         window = None
     if window is not None:
         window = fields.size("sliding_window")
     kinds = fields.get("layer_types")
     if kinds is None:
-        first = fields.size("max_window_layers", 28, lowest=0) if switched else 0
-        kinds = [
-            "sliding_attention" if (i % 2 == 0 if alternating else i >= first) else "full_attention"
-            for i in range(layers)
-        ]
+        kinds = ["sliding_attention" if slides else "full_attention" for slides in _slides(fields, layers, switched)]
     elif not isinstance(kinds, list) or len(kinds) != layers:
         raise SpecError(f"config.json: layer_types is {kinds!r}, a list of {layers} entries is needed")
     for kind in kinds:
@@ -206,7 +285,18 @@ def _windows(fields: _Fields, layers: int, *, alternating: bool, switched: bool)
     return tuple(window if kind == "sliding_attention" else None for kind in kinds)
 
 
-def _rope(fields: _Fields) -> Rope:
+def _slides(fields: _Fields, layers: int, switched: bool) -> list[bool]:
+    """Which layers have the window, where a file does not say it for each."""
+    if fields.architecture in _GEMMAS:  # Gemma 2 has full attention in every second layer, Gemma 3 in every sixth
+        period = fields.size("sliding_window_pattern", 2)
+        return [(i + 1) % period != 0 for i in range(layers)]
+    if fields.architecture == "Qwen3MoeForCausalLM":
+        return [True] * layers
+    first = fields.size("max_window_layers", 28, lowest=0) if switched else 0
+    return [i >= first for i in range(layers)]
+
+
+def _rope(fields: _Fields, dim: int, *, is_windowed: bool) -> Rope:
     """From ``rope_parameters`` (transformers 5) or ``rope_theta`` and ``rope_scaling`` (before)."""
     given = fields.get("rope_parameters")
     old = fields.get("rope_scaling")
@@ -216,6 +306,14 @@ def _rope(fields: _Fields) -> Rope:
     if not isinstance(table, dict):
         raise SpecError(f"config.json: rope_parameters is {table!r}, an object is needed")
     outer_theta = fields.get("rope_theta")
+    if fields.architecture == "Gemma3ForCausalLM":  # layers with a window turn faster, and have no scaling
+        layer_type = "sliding_attention" if is_windowed else "full_attention"
+        if "sliding_attention" in table or "full_attention" in table:
+            table = table.get(layer_type)
+            if not isinstance(table, dict):
+                raise SpecError(f"config.json: rope_parameters has {table!r} for {layer_type}, an object is needed")
+        elif is_windowed:
+            table, outer_theta = {}, fields.get("rope_local_base_freq")
     theta = table.get("rope_theta", 10000.0 if outer_theta is None else outer_theta)
     kind = table.get("rope_type", table.get("type", "default"))
     partial = table.get("partial_rotary_factor", fields.get("partial_rotary_factor"))
@@ -244,6 +342,7 @@ def _rope(fields: _Fields) -> Rope:
         if name not in allowed and value is not None and kind != "default":
             raise SpecError(f"config.json: rope type {kind!r} has the unknown field {name} = {value!r}")
     return Rope(
+        dim,
         theta=numbers["rope_theta"],
         scaling=cast(Any, {"default": "none"}.get(kind, kind)),
         factor=numbers.get("factor", 1.0),

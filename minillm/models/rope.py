@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from minillm.models.spec import Rope
 
 
-def inverse_frequencies(rope: Rope, head_dim: int) -> NDArray[np.float64]:
-    """Radians a position for each of the head_dim / 2 pairs (element i is paired with i + head_dim / 2)."""
-    base = rope.theta ** -(np.arange(0, head_dim, 2, dtype=np.float64) / head_dim)
+def inverse_frequencies(rope: Rope) -> NDArray[np.float64]:
+    """Radians a position for each of the dim / 2 pairs (element i is paired with i + dim / 2)."""
+    base = rope.theta ** -(np.arange(0, rope.dim, 2, dtype=np.float64) / rope.dim)
     if rope.scaling == "linear":
         return base / rope.factor
     if rope.scaling == "divisors":
@@ -31,5 +31,5 @@ def inverse_frequencies(rope: Rope, head_dim: int) -> NDArray[np.float64]:
 
 
 def angles(inverse: NDArray[np.float64], positions: NDArray[np.integer]) -> NDArray[np.float64]:
-    """``[T, head_dim / 2]`` radians for positions ``[T]``."""
+    """``[T, dim / 2]`` radians for positions ``[T]``."""
     return np.outer(positions, inverse)

@@ -1,7 +1,7 @@
 """The weights of a decoder under one set of names, whatever file they come from; strict about every one.
 
 Canonical names: ``embed``, ``final_norm``, ``head`` (unless tied) and, for each layer i,
-``layers.i.`` + a key of ``_LAYER``. Matrices are ``[out, in]``.
+``layers.i.`` + a key of `layer_shapes`. Matrices are ``[out, in]``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 from minillm.loaders.files import LoadError
 from minillm.loaders.tensors import Float32, TensorSource
-from minillm.models.spec import ModelSpec
+from minillm.models.spec import Dense, Experts, FeedForward, LayerSpec, Mixer, ModelSpec
 
 Naming = Literal["huggingface", "gguf"]
 
@@ -24,7 +24,7 @@ _TOP = {
 }
 _LAYER_PREFIX = ("model.layers.{}.", "blk.{}.")
 _LAYER = {
-    "attention_norm": ("input_layernorm.weight", "attn_norm.weight"),
+    "mixer_norm": ("input_layernorm.weight", "attn_norm.weight"),
     "q": ("self_attn.q_proj.weight", "attn_q.weight"),
     "k": ("self_attn.k_proj.weight", "attn_k.weight"),
     "v": ("self_attn.v_proj.weight", "attn_v.weight"),
@@ -35,7 +35,7 @@ _LAYER = {
     "k_norm": ("self_attn.k_norm.weight", "attn_k_norm.weight"),
     "output": ("self_attn.o_proj.weight", "attn_output.weight"),
     "output_bias": ("self_attn.o_proj.bias", "attn_output.bias"),
-    "mlp_norm": ("post_attention_layernorm.weight", "ffn_norm.weight"),
+    "ffn_norm": ("post_attention_layernorm.weight", "ffn_norm.weight"),
     "gate": ("mlp.gate_proj.weight", "ffn_gate.weight"),
     "up": ("mlp.up_proj.weight", "ffn_up.weight"),
     "down": ("mlp.down_proj.weight", "ffn_down.weight"),
@@ -43,50 +43,80 @@ _LAYER = {
     "up_bias": ("mlp.up_proj.bias", "ffn_up.bias"),
     "down_bias": ("mlp.down_proj.bias", "ffn_down.bias"),
 }
-# With norms after each block (Gemma 2), Hugging Face gives one name another meaning.
+# With norms after each block (Gemma), Hugging Face gives one name another meaning.
 _POST_NORM_LAYER = {
-    "mlp_norm": ("pre_feedforward_layernorm.weight", "ffn_norm.weight"),
-    "post_attention_norm": ("post_attention_layernorm.weight", "post_attention_norm.weight"),
-    "post_mlp_norm": ("post_feedforward_layernorm.weight", "post_ffw_norm.weight"),
+    "ffn_norm": ("pre_feedforward_layernorm.weight", "ffn_norm.weight"),
+    "post_mixer_norm": ("post_attention_layernorm.weight", "post_attention_norm.weight"),
+    "post_ffn_norm": ("post_feedforward_layernorm.weight", "post_ffw_norm.weight"),
+}
+# Experts have no name in GGUF here: files that hold them are refused before.
+_EXPERTS = {
+    "router": "mlp.gate.weight",
+    "gate": "mlp.experts.{}.gate_proj.weight",
+    "up": "mlp.experts.{}.up_proj.weight",
+    "down": "mlp.experts.{}.down_proj.weight",
+    "shared.gate": "mlp.shared_experts.gate_proj.weight",
+    "shared.up": "mlp.shared_experts.up_proj.weight",
+    "shared.down": "mlp.shared_experts.down_proj.weight",
+}
+_MIXTRAL_EXPERTS = {
+    "router": "block_sparse_moe.gate.weight",
+    "gate": "block_sparse_moe.experts.{}.w1.weight",
+    "up": "block_sparse_moe.experts.{}.w3.weight",
+    "down": "block_sparse_moe.experts.{}.w2.weight",
 }
 # Buffers that old files carry and that follow from the config.
 _DERIVED = (".rotary_emb.inv_freq",)
 
 
-def layer_shapes(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
-    """The tensors of one layer and their shapes."""
-    hidden, q, kv, inner = spec.hidden, spec.q_size, spec.kv_size, spec.intermediate
-    shapes: dict[str, tuple[int, ...]] = {
-        "attention_norm": (hidden,),
-        "q": (q, hidden),
-        "k": (kv, hidden),
-        "v": (kv, hidden),
-        "output": (hidden, q),
-        "mlp_norm": (hidden,),
-        "gate": (inner, hidden),
-        "up": (inner, hidden),
-        "down": (hidden, inner),
-    }
-    if spec.qkv_bias:
-        shapes |= {"q_bias": (q,), "k_bias": (kv,), "v_bias": (kv,)}
-    if spec.output_bias:
-        shapes |= {"output_bias": (hidden,)}
-    if spec.mlp_bias:
-        shapes |= {"gate_bias": (inner,), "up_bias": (inner,), "down_bias": (hidden,)}
-    if spec.qk_norm:
-        shapes |= {"q_norm": (spec.head_dim,), "k_norm": (spec.head_dim,)}
-    if spec.post_norms:
-        shapes |= {"post_attention_norm": (hidden,), "post_mlp_norm": (hidden,)}
+Shapes = dict[str, tuple[int, ...]]
+
+
+def expected_shapes(spec: ModelSpec) -> Shapes:
+    """Every canonical tensor of the model and its shape."""
+    shapes: Shapes = {"embed": (spec.vocab_size, spec.hidden), "final_norm": (spec.hidden,)}
+    if not spec.tied_head:
+        shapes["head"] = (spec.vocab_size, spec.hidden)
+    of_kind = {layer: layer_shapes(layer, spec.hidden) for layer in dict.fromkeys(spec.layers)}
+    for i, layer in enumerate(spec.layers):
+        shapes |= {f"layers.{i}.{name}": shape for name, shape in of_kind[layer].items()}
     return shapes
 
 
-def expected_shapes(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
-    """Every canonical tensor of the model and its shape."""
-    shapes: dict[str, tuple[int, ...]] = {"embed": (spec.vocab_size, spec.hidden), "final_norm": (spec.hidden,)}
-    if not spec.tied_head:
-        shapes["head"] = (spec.vocab_size, spec.hidden)
-    one_layer = layer_shapes(spec)
-    return shapes | {f"layers.{i}.{name}": s for i in range(spec.layers) for name, s in one_layer.items()}
+def layer_shapes(layer: LayerSpec, hidden: int) -> Shapes:
+    """The tensors of one layer and their shapes."""
+    names = ("mixer_norm", "ffn_norm", *(("post_mixer_norm", "post_ffn_norm") if layer.post_norms else ()))
+    shapes: Shapes = {name: (hidden,) for name in names}
+    return shapes | _mixer_shapes(layer.mixer, hidden) | _ffn_shapes(layer.ffn, hidden)
+
+
+def _mixer_shapes(mixer: Mixer, hidden: int) -> Shapes:
+    q, kv = mixer.q_size, mixer.kv_size
+    shapes: Shapes = {"q": (q, hidden), "k": (kv, hidden), "v": (kv, hidden), "output": (hidden, q)}
+    if mixer.qkv_bias:
+        shapes |= {"q_bias": (q,), "k_bias": (kv,), "v_bias": (kv,)}
+    if mixer.output_bias:
+        shapes |= {"output_bias": (hidden,)}
+    if mixer.qk_norm:
+        shapes |= {"q_norm": (mixer.head_dim,), "k_norm": (mixer.head_dim,)}
+    return shapes
+
+
+def _ffn_shapes(ffn: FeedForward, hidden: int) -> Shapes:
+    if isinstance(ffn, Dense):
+        shapes = _gated(hidden, ffn.intermediate)
+        biases: Shapes = {"gate_bias": (ffn.intermediate,), "up_bias": (ffn.intermediate,), "down_bias": (hidden,)}
+        return shapes | biases if ffn.bias else shapes
+    shapes = {"router": (ffn.routing.count, hidden)}
+    for e in range(ffn.routing.count):
+        shapes |= {f"experts.{e}.{name}": shape for name, shape in _gated(hidden, ffn.intermediate).items()}
+    if ffn.shared_intermediate:
+        shapes |= {f"shared.{name}": shape for name, shape in _gated(hidden, ffn.shared_intermediate).items()}
+    return shapes
+
+
+def _gated(hidden: int, intermediate: int) -> Shapes:
+    return {"gate": (intermediate, hidden), "up": (intermediate, hidden), "down": (hidden, intermediate)}
 
 
 class Weights:
@@ -130,7 +160,8 @@ class Weights:
         if values.dtype == np.int8:
             values = values * self.source.read(_scale_name(stored))
         if self.interleaved_rope and name.rsplit(".", 1)[-1] in ("q", "k", "q_bias", "k_bias"):
-            values = _pairs_to_halves(values, self.spec.head_dim)
+            mixer = self.spec.layers[int(name.split(".")[1])].mixer
+            values = _pairs_to_halves(values, mixer.head_dim)
         return values
 
     def _check_names(self, naming: Naming) -> None:
@@ -182,9 +213,17 @@ def source_name(name: str, spec: ModelSpec, naming: Naming) -> str:
     column = _column(naming)
     if name in _TOP:
         return _TOP[name][column]
-    _, layer, tensor = name.split(".")
-    table = {**_LAYER, **_POST_NORM_LAYER} if spec.post_norms else _LAYER
-    return _LAYER_PREFIX[column].format(layer) + table[tensor][column]
+    _, layer, tensor = name.split(".", 2)
+    of_layer, prefix = spec.layers[int(layer)], _LAYER_PREFIX[column].format(layer)
+    if isinstance(of_layer.ffn, Experts):
+        names = _MIXTRAL_EXPERTS if spec.architecture == "MixtralForCausalLM" else _EXPERTS
+        if tensor.startswith("experts."):
+            _, expert, part = tensor.split(".")
+            return prefix + names[part].format(expert)
+        if tensor in names:
+            return prefix + names[tensor]
+    table = {**_LAYER, **_POST_NORM_LAYER} if of_layer.post_norms else _LAYER
+    return prefix + table[tensor][column]
 
 
 def _scale_name(stored: str) -> str:

@@ -14,7 +14,9 @@ from minillm.core.sampling import SamplingParams
 from minillm.core.sampling.logprobs import TokenLogprobs
 from minillm.core.sampling.shaping import Transform
 from minillm.ops import Activation
+from minillm.ops.linear import Linear
 from minillm.ops.paging import Reads
+from minillm.ops.routing import Routing
 from minillm.speculate.rejection import Proposal
 
 Array = Any
@@ -31,14 +33,19 @@ class AttentionSpec:
 
 @dataclass(slots=True)
 class Batch:
-    """A `StepPlan` as arrays of one library, made by its backend once a step."""
+    """The columns of a `StepPlan` that all layers share, as arrays of one library, made once a step."""
 
     token_ids: Array  # [T]
-    slot_mapping: Array  # [T], where each token's K/V goes
-    cos: Array  # [T, 1, D / 2], of the rotary angle of each token's position
-    sin: Array
-    reads: Reads  # which slots each query reads
     logits_indices: Array  # [S], flat tokens whose logits are wanted
+    rotations: Sequence[tuple[Array, Array]]  # for each rope of the model (cos, sin) [T, 1, dim / 2] of the positions
+
+
+@dataclass(slots=True)
+class AttentionMetadata:
+    """Where the layers of one group write and read their caches in a step."""
+
+    slot_mapping: Array  # [T], where each token's row goes
+    reads: Reads  # which slots each query reads
 
 
 class Ops(Protocol):
@@ -53,14 +60,20 @@ class Ops(Protocol):
     def add_rms_norm(self, x: Array, residual: Array, weight: Array, eps: float) -> tuple[Array, Array]:
         """(the norm of ``x + residual``, the sum): one operator, so that a kernel can fuse the two."""
 
-    def linear(self, x: Array, weight: Array, bias: Array | None) -> Array:
-        """``x [T, in]`` by ``weight [out, in]``: one contiguous read of the weight."""
+    def linear(self, x: Array, linear: Linear) -> Array:
+        """``x [T, in]`` by ``weight [out, in]``, plus the bias if there is one: one contiguous read of the weight."""
 
-    def rope_and_store_kv(self, qk: Array, v: Array, batch: Batch, k_cache: Array, v_cache: Array) -> Array:
+    def rope_and_store_kv(
+        self, qk: Array, v: Array, cos: Array, sin: Array, slot_mapping: Array, k_cache: Array, v_cache: Array
+    ) -> Array:
         """Rotates ``qk [T, H + K, D]`` by halves, writes its last K heads and ``v [T, K, D]`` to the caches
-        ``[slots, K, D]`` at ``batch.slot_mapping``, returns the first H heads, which are the queries."""
+        ``[slots, K, D]`` at ``slot_mapping [T]``, returns the first H heads, which are the queries.
 
-    def attention(self, q: Array, k_cache: Array, v_cache: Array, batch: Batch, attention: AttentionSpec) -> Array:
+        ``cos`` and ``sin`` are ``[T, 1, dim / 2]``: the first ``dim`` elements of a head are rotated."""
+
+    def attention(
+        self, q: Array, k_cache: Array, v_cache: Array, read: AttentionMetadata, attention: AttentionSpec
+    ) -> Array:
         """``[T, H * D]``: every query over the cached keys of its request at or before its position.
 
         Prefill chunks and decodes mix in one batch; query head h reads KV head h // (H / K).
@@ -68,6 +81,25 @@ class Ops(Protocol):
 
     def swiglu(self, gate_up: Array, activation: Activation) -> Array:
         """``activation(gate) * up`` of ``gate_up [T, 2 * intermediate]``, gate first."""
+
+    def route(self, logits: Array, routing: Routing) -> tuple[Array, Array]:
+        """(``[T, per_token]`` experts, ``[T, per_token]`` what weighs them) from router's ``logits [T, count]``.
+
+        Of equal scores the expert with the lower number is chosen."""
+
+    def experts(
+        self,
+        x: Array,
+        chosen: Array,
+        shares: Array,
+        gate_up: Sequence[Linear],
+        down: Sequence[Linear],
+        activation: Activation,
+    ) -> Array:
+        """``[T, hidden]``: the sum over a token's ``chosen [T, k]`` experts of ``shares [T, k]`` times what they give.
+
+        Expert e is ``gate_up[e] [2 * intermediate, hidden]`` and ``down[e] [hidden, intermediate]``. Tokens are
+        gathered by expert, so that the weights of each expert that is visited are read once, and no others."""
 
     def silu(self, x: Array) -> Array:
         """``x * sigmoid(x)``."""

@@ -15,10 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from minillm.ops import Activation
-from minillm.ops.base import AttentionSpec, Batch
+from minillm.ops.base import AttentionMetadata, AttentionSpec
+from minillm.ops.linear import Linear
 from minillm.ops.numpy_rejection import draw_against
 from minillm.ops.numpy_sampling import distributions, logprobs, sample
 from minillm.ops.paging import Chunk, Group, visible_keys
+from minillm.ops.routing import Routing
 
 __all__ = [
     "add_rms_norm",
@@ -26,10 +28,12 @@ __all__ = [
     "distributions",
     "draw_against",
     "embed",
+    "experts",
     "linear",
     "logprobs",
     "rms_norm",
     "rope_and_store_kv",
+    "route",
     "sample",
     "silu",
     "soft_cap",
@@ -70,38 +74,41 @@ def _matmul(a: Array, b: Array) -> Array:
     return result
 
 
-def linear(x: Array, weight: Array, bias: Array | None) -> Array:
-    out = _matmul(x, weight.T)
-    return out if bias is None else out + bias
+def linear(x: Array, linear: Linear) -> Array:
+    out = _matmul(x, linear.weight.T)
+    return out if linear.bias is None else out + linear.bias
 
 
-def rope_and_store_kv(qk: Array, v: Array, batch: Batch, k_cache: Array, v_cache: Array) -> Array:
+def rope_and_store_kv(
+    qk: Array, v: Array, cos: Array, sin: Array, slot_mapping: Array, k_cache: Array, v_cache: Array
+) -> Array:
     heads = qk.shape[1] - k_cache.shape[1]
-    rotated = _rotate(qk, batch.cos, batch.sin)
-    k_cache[batch.slot_mapping] = rotated[:, heads:]
-    v_cache[batch.slot_mapping] = v
+    rotated = _rotate(qk, cos, sin)
+    k_cache[slot_mapping] = rotated[:, heads:]
+    v_cache[slot_mapping] = v
     return rotated[:, :heads]
 
 
 def _rotate(x: Array, cos: Array, sin: Array) -> Array:
-    half = x.shape[-1] // 2
-    first, second = x[..., :half], x[..., half:]
+    half = cos.shape[-1]
+    first, second = x[..., :half], x[..., half : 2 * half]
     out = np.empty_like(x)
     np.subtract(first * cos, second * sin, out=out[..., :half])
-    np.add(second * cos, first * sin, out=out[..., half:])
+    np.add(second * cos, first * sin, out=out[..., half : 2 * half])
+    out[..., 2 * half :] = x[..., 2 * half :]
     return out
 
 
-def attention(q: Array, k_cache: Array, v_cache: Array, batch: Batch, attention: AttentionSpec) -> Array:
+def attention(q: Array, k_cache: Array, v_cache: Array, read: AttentionMetadata, attention: AttentionSpec) -> Array:
     tokens, heads, head_dim = q.shape
     kv_heads = k_cache.shape[1]
     # [T, K, H / K, D]: the queries that read one KV head lie together.
     grouped = (q * attention.scale).reshape(tokens, kv_heads, heads // kv_heads, head_dim)
     out = np.empty_like(grouped)
-    for part in batch.reads.groups:
+    for part in read.reads.groups:
         rows = slice(None) if part.tokens is None else part.tokens
         out[rows] = _attend_group(grouped[rows], k_cache, v_cache, part, attention)
-    for chunk in batch.reads.chunks:
+    for chunk in read.reads.chunks:
         _attend_chunk(grouped, k_cache[chunk.slots], v_cache[chunk.slots], chunk, attention, out)
     return out.reshape(tokens, heads * head_dim)
 
@@ -178,6 +185,34 @@ def swiglu(gate_up: Array, activation: Activation) -> Array:
         inner = math.sqrt(2 / math.pi) * (gate + 0.044715 * gate**3)
         result = gate * (1 + np.tanh(inner)) / 2 * up
     return result
+
+
+def route(logits: Array, routing: Routing) -> tuple[Array, Array]:
+    scores = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    scores /= scores.sum(axis=-1, keepdims=True)
+    candidates = scores
+    if routing.groups > 1:
+        best = scores.reshape(len(scores), routing.groups, -1).max(axis=-1)  # [T, groups]
+        taken = np.argsort(-best, axis=-1, kind="stable")[:, : routing.top_groups]
+        open_groups = np.zeros(best.shape, dtype=bool)
+        np.put_along_axis(open_groups, taken, True, axis=-1)
+        candidates = np.where(open_groups.repeat(routing.count // routing.groups, axis=-1), scores, -1)
+    chosen = np.argsort(-candidates, axis=-1, kind="stable")[:, : routing.per_token]
+    shares = np.take_along_axis(scores, chosen, axis=-1)
+    if routing.renormalize:
+        shares /= shares.sum(axis=-1, keepdims=True)
+    return chosen, shares * routing.scale
+
+
+def experts(
+    x: Array, chosen: Array, shares: Array, gate_up: Sequence[Linear], down: Sequence[Linear], activation: Activation
+) -> Array:
+    out = np.zeros_like(x)
+    for e in np.unique(chosen):
+        tokens, place = np.nonzero(chosen == e)
+        inner = swiglu(linear(x[tokens], gate_up[e]), activation)
+        out[tokens] += linear(inner, down[e]) * shares[tokens, place, None]
+    return out
 
 
 def silu(x: Array) -> Array:

@@ -16,8 +16,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from minillm.ops import Activation
-from minillm.ops.base import AttentionSpec, Batch
+from minillm.ops.base import AttentionMetadata, AttentionSpec
+from minillm.ops.linear import Linear
 from minillm.ops.paging import Group, Reads, visible_keys
+from minillm.ops.routing import Routing
 from minillm.ops.torch_rejection import draw_against
 from minillm.ops.torch_sampling import distributions, logprobs, sample
 
@@ -27,10 +29,12 @@ __all__ = [
     "distributions",
     "draw_against",
     "embed",
+    "experts",
     "linear",
     "logprobs",
     "rms_norm",
     "rope_and_store_kv",
+    "route",
     "sample",
     "silu",
     "soft_cap",
@@ -58,21 +62,24 @@ def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tup
     return rms_norm(total, weight, eps), total
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    return F.linear(x, weight, bias)
+def linear(x: Tensor, linear: Linear) -> Tensor:
+    return F.linear(x, linear.weight, linear.bias)
 
 
-def rope_and_store_kv(qk: Tensor, v: Tensor, batch: Batch, k_cache: Tensor, v_cache: Tensor) -> Tensor:
+def rope_and_store_kv(
+    qk: Tensor, v: Tensor, cos: Tensor, sin: Tensor, slot_mapping: Tensor, k_cache: Tensor, v_cache: Tensor
+) -> Tensor:
     heads = qk.shape[1] - k_cache.shape[1]
-    rotated = _rotate(qk, batch.cos, batch.sin)
-    k_cache.index_copy_(0, batch.slot_mapping, rotated[:, heads:])
-    v_cache.index_copy_(0, batch.slot_mapping, v)
+    rotated = _rotate(qk, cos, sin)
+    k_cache.index_copy_(0, slot_mapping, rotated[:, heads:])
+    v_cache.index_copy_(0, slot_mapping, v)
     return rotated[:, :heads]
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    first, second = x.to(cos.dtype).chunk(2, dim=-1)
-    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(x.dtype)
+    half = cos.shape[-1]
+    first, second, rest = x.to(cos.dtype).split((half, half, x.shape[-1] - 2 * half), dim=-1)
+    return torch.cat((first * cos - second * sin, second * cos + first * sin, rest), dim=-1).to(x.dtype)
 
 
 def to_device(reads: Reads, device: torch.device) -> Reads:
@@ -85,9 +92,9 @@ def to_device(reads: Reads, device: torch.device) -> Reads:
     return Reads(groups, [replace(c, slots=put(c.slots)) for c in reads.chunks])
 
 
-def attention(q: Tensor, k_cache: Tensor, v_cache: Tensor, batch: Batch, attention: AttentionSpec) -> Tensor:
+def attention(q: Tensor, k_cache: Tensor, v_cache: Tensor, read: AttentionMetadata, attention: AttentionSpec) -> Tensor:
     tokens, heads, head_dim = q.shape
-    reads = batch.reads
+    reads = read.reads
     if len(reads.groups) == 1 and reads.groups[0].tokens is None:
         out = _attend_group(q, k_cache, v_cache, reads.groups[0], attention)
         return out.reshape(tokens, heads * head_dim)
@@ -170,6 +177,33 @@ def _masked_attention(
 def swiglu(gate_up: Tensor, activation: Activation) -> Tensor:
     gate, up = gate_up.chunk(2, dim=-1)
     return (F.silu(gate) if activation == "silu" else F.gelu(gate, approximate="tanh")) * up
+
+
+def route(logits: Tensor, routing: Routing) -> tuple[Tensor, Tensor]:
+    scores = torch.softmax(logits.to(torch.promote_types(logits.dtype, torch.float32)), dim=-1)
+    candidates = scores
+    if routing.groups > 1:
+        best = scores.view(len(scores), routing.groups, -1).amax(dim=-1)  # [T, groups]
+        taken = best.argsort(dim=-1, descending=True, stable=True)[:, : routing.top_groups]
+        is_open = torch.zeros_like(best, dtype=torch.bool).scatter_(1, taken, True)
+        is_open = is_open.repeat_interleave(routing.count // routing.groups, dim=-1)
+        candidates = scores.masked_fill(~is_open, -1)
+    chosen = candidates.argsort(dim=-1, descending=True, stable=True)[:, : routing.per_token]
+    shares = scores.gather(1, chosen)
+    if routing.renormalize:
+        shares = shares / shares.sum(dim=-1, keepdim=True)
+    return chosen, (shares * routing.scale).to(logits.dtype)
+
+
+def experts(
+    x: Tensor, chosen: Tensor, shares: Tensor, gate_up: Sequence[Linear], down: Sequence[Linear], activation: Activation
+) -> Tensor:
+    out = torch.zeros_like(x)
+    for e in chosen.unique().tolist():
+        tokens, place = torch.nonzero(chosen == e, as_tuple=True)
+        inner = swiglu(linear(x[tokens], gate_up[e]), activation)
+        out.index_add_(0, tokens, linear(inner, down[e]) * shares[tokens, place, None])
+    return out
 
 
 def silu(x: Tensor) -> Tensor:

@@ -192,13 +192,13 @@ class Reference:
         return x * weight / np.sqrt((x * x).mean(-1, keepdims=True) + self.spec.norm_eps)
 
     def rotated(self, x: Any, positions: Any) -> Any:
-        turn = angles(inverse_frequencies(self.spec.rope, self.spec.head_dim), positions)[:, None, :]
+        turn = angles(inverse_frequencies(self.spec.ropes[0]), positions)[:, None, :]
         a, b = x[..., : x.shape[-1] // 2], x[..., x.shape[-1] // 2 :]
         return np.concatenate([a * np.cos(turn) - b * np.sin(turn), b * np.cos(turn) + a * np.sin(turn)], -1)
 
     def run(self, module: int, hidden: Any, tokens: Sequence[int], positions: Sequence[int]) -> tuple[Any, Any]:
         """(what the last place's token is drawn from, its state), by the module over all the places given."""
-        spec = self.spec
+        spec = self.spec.layers[0].mixer
 
         def w(name: str) -> Any:
             return self.read(f"modules_.{module}.{name}.weight").astype(np.float64)

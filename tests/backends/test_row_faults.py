@@ -17,6 +17,7 @@ from minillm.core.plan import StepPlan, StepResult
 from minillm.core.request import Request
 from minillm.core.sampling import SamplingParams
 from minillm.models.load import LoadedModel
+from minillm.ops.linear import Linear
 
 NAN = float("nan")
 BAD = 33  # a token whose embedding is damaged, and that no output has
@@ -84,10 +85,11 @@ def test_a_broken_row_ends_and_its_mates_are_as_without_it(
 
 def test_the_input_or_the_layer_is_named(model: LoadedModel) -> None:
     def layer(parameters: Any) -> None:
-        parameters.layers[1].down = broken(parameters.layers[1].down, slice(None))
+        output = parameters.layers[1].output
+        output.weight = broken(output.weight, slice(None))
 
     def head(parameters: Any) -> None:
-        parameters.head = broken(parameters.head, 3)
+        parameters.head = Linear(broken(parameters.head.weight, 3))
 
     for name in ("numpy", "torch"):
         for damage, words in (

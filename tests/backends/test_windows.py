@@ -18,7 +18,7 @@ from minillm.core.config import EngineConfig
 from minillm.core.engine import Engine
 from minillm.core.sampling import SamplingParams
 from minillm.models.load import LoadedModel, load_model
-from minillm.models.spec import ModelSpec, Rope
+from minillm.models.spec import Attention, Dense, LayerSpec, ModelSpec, Rope
 from minillm.transfer.device import DeviceStore
 
 WINDOW = 7
@@ -97,8 +97,8 @@ def test_outputs_are_those_of_transformers(both: Any, name: str, options: dict[s
     ],
 )
 def test_layers_are_grouped_by_window(windows: tuple[int | None, ...], groups: list[Any]) -> None:
-    sizes = {"vocab_size": 9, "hidden": 8, "heads": 2, "kv_heads": 1, "head_dim": 4, "intermediate": 8}
-    spec = ModelSpec("X", layers=len(windows), max_positions=64, norm_eps=1e-5, rope=Rope(), windows=windows, **sizes)
+    layers = tuple(LayerSpec(Attention(2, 1, 4, Rope(4), window), Dense(8)) for window in windows)
+    spec = ModelSpec("X", vocab_size=9, hidden=8, layers=layers, max_positions=64, norm_eps=1e-5)
     assert [(group.window, group.layers) for group in spec.layer_groups()] == groups
 
 

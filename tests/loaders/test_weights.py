@@ -142,15 +142,16 @@ def test_gguf_llama_rows_come_back_in_halves(tmp_path: Path) -> None:
     """A GGUF file written as llama.cpp's converter does (its permutation, spelled out) reads as the original."""
     model = random_model(tmp_path / "hf", head_dim=8)
     spec = model.spec
+    attention = spec.layers[0].mixer
     writer = gguf.GGUFWriter(tmp_path / "model.gguf", "llama")
-    writer.add_block_count(spec.layers)
+    writer.add_block_count(spec.num_layers)
     writer.add_context_length(spec.max_positions)
     writer.add_embedding_length(spec.hidden)
-    writer.add_feed_forward_length(spec.intermediate)
-    writer.add_head_count(spec.heads)
-    writer.add_head_count_kv(spec.kv_heads)
-    writer.add_key_length(spec.head_dim)
-    writer.add_value_length(spec.head_dim)
+    writer.add_feed_forward_length(spec.layers[0].ffn.intermediate)
+    writer.add_head_count(attention.heads)
+    writer.add_head_count_kv(attention.kv_heads)
+    writer.add_key_length(attention.head_dim)
+    writer.add_value_length(attention.head_dim)
     writer.add_layer_norm_rms_eps(spec.norm_eps)
     for name in model.weights:
         values = model.weights.read(name)
@@ -170,6 +171,5 @@ def test_gguf_llama_rows_come_back_in_halves(tmp_path: Path) -> None:
     read = load_model(tmp_path / "model.gguf")
     for name in model.weights:
         np.testing.assert_array_equal(read.weights.read(name), model.weights.read(name))
-    assert read.spec.rope.scaling == "divisors"
-    assert read.spec.rope.divisors == (1, 1, 2, 4)
+    assert [(rope.scaling, rope.divisors) for rope in read.spec.ropes] == [("divisors", (1, 1, 2, 4))]
     assert read.spec.tied_head

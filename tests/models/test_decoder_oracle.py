@@ -47,6 +47,31 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1},
     ),
     "qwen3": ("Qwen3ForCausalLM", {"head_dim": 12}),
+    "mixtral": ("MixtralForCausalLM", {"num_local_experts": 4, "num_experts_per_tok": 2}),
+    "qwen3-moe-some-dense": (
+        "Qwen3MoeForCausalLM",
+        {
+            "head_dim": 12,
+            "moe_intermediate_size": 20,
+            "num_experts": 5,
+            "num_experts_per_tok": 3,
+            "norm_topk_prob": True,
+            "mlp_only_layers": [1],
+        },
+    ),
+    "qwen3-moe-every-second": (
+        "Qwen3MoeForCausalLM",
+        {"head_dim": 12, "num_experts": 4, "num_experts_per_tok": 1, "decoder_sparse_step": 2},
+    ),
+    "gemma3": (
+        "Gemma3ForCausalLM",
+        {
+            "head_dim": 16,
+            "sliding_window": 7,
+            "query_pre_attn_scalar": 10,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        },
+    ),
     "gemma2": ("Gemma2ForCausalLM", {"head_dim": 16, "sliding_window": 7, "query_pre_attn_scalar": 10}),
 }
 TOKENS = 24

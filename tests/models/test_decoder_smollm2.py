@@ -37,27 +37,28 @@ def transformers_from_gguf(path: Path, model: LoadedModel) -> Any:
     the same logits as this.
     """
     spec = model.spec
+    attention = spec.layers[0].mixer
     reference = transformers.LlamaForCausalLM(
         transformers.LlamaConfig(
             vocab_size=spec.vocab_size,
             hidden_size=spec.hidden,
-            intermediate_size=spec.intermediate,
-            num_hidden_layers=spec.layers,
-            num_attention_heads=spec.heads,
-            num_key_value_heads=spec.kv_heads,
+            intermediate_size=spec.layers[0].ffn.intermediate,
+            num_hidden_layers=spec.num_layers,
+            num_attention_heads=attention.heads,
+            num_key_value_heads=attention.kv_heads,
             max_position_embeddings=spec.max_positions,
             rms_norm_eps=spec.norm_eps,
-            rope_theta=spec.rope.theta,
+            rope_theta=attention.rope.theta,
             tie_word_embeddings=True,
         )
     ).eval()
-    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, spec.layers)
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, spec.num_layers)
     stored = {t.name: gguf.dequantize(t.data, t.tensor_type) for t in gguf.GGUFReader(path).tensors}
     with torch.no_grad():
         for name, parameter in reference.named_parameters():
             values = torch.from_numpy(stored[names.get_name(name, try_suffixes=(".weight",))].astype(np.float32))
             if ".q_proj." in name or ".k_proj." in name:  # the inverse of the converter's permutation
-                values = values.view(-1, spec.head_dim // 2, 2, spec.hidden).transpose(1, 2).reshape(values.shape)
+                values = values.view(-1, attention.head_dim // 2, 2, spec.hidden).transpose(1, 2).reshape(values.shape)
             parameter.copy_(values.view(parameter.shape))
     return reference
 

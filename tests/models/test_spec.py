@@ -56,8 +56,9 @@ LLAMA_31_8B: dict[str, Any] = {
 
 def test_llama_31_8b() -> None:
     spec = spec_from_hf_config(LLAMA_31_8B)
-    assert (spec.head_dim, spec.kv_heads, spec.tied_head) == (128, 8, False)
-    assert spec.rope == Rope(500000.0, "llama3", 8.0, 1.0, 4.0, 8192)
+    attention = spec.layers[0].mixer
+    assert (attention.head_dim, attention.kv_heads, spec.tied_head) == (128, 8, False)
+    assert spec.ropes == (Rope(128, 500000.0, "llama3", 8.0, 1.0, 4.0, 8192),)
     assert spec.kv_elements_per_token * 2 == 131072  # bytes in bfloat16, a figure of the book
 
 
@@ -69,8 +70,8 @@ def test_the_new_and_the_old_spelling_of_rope_are_one() -> None:
 
 
 def test_explicit_head_dim_wins() -> None:
-    assert spec_from_hf_config({**LLAMA, "head_dim": 10}).head_dim == 10
-    assert spec_from_hf_config({**LLAMA, "head_dim": None}).head_dim == 48 // 6
+    assert spec_from_hf_config({**LLAMA, "head_dim": 10}).layers[0].mixer.head_dim == 10
+    assert spec_from_hf_config({**LLAMA, "head_dim": None}).layers[0].mixer.head_dim == 48 // 6
 
 
 def test_windows_of_each_family() -> None:
@@ -144,7 +145,7 @@ def test_any_config_gives_a_spec_or_a_spec_error(family: str, change: dict[str, 
         spec = spec_from_hf_config({**LLAMA, "architectures": [family], **change})
     except SpecError:
         return
-    assert np.isfinite(inverse_frequencies(spec.rope, spec.head_dim)).all()
+    assert np.isfinite(inverse_frequencies(spec.ropes[0])).all()
 
 
 GGUF: dict[str, Any] = {
@@ -164,10 +165,11 @@ GGUF: dict[str, Any] = {
 
 def test_gguf_metadata() -> None:
     spec = spec_from_gguf(GGUF, {"output.weight", "blk.0.attn_q.bias"}, (97, 48))
-    assert (spec.head_dim, spec.kv_heads, spec.tied_head, spec.qkv_bias) == (8, 2, False, True)
-    assert spec.rope == Rope(10000.0)
+    attention = spec.layers[0].mixer
+    assert (attention.head_dim, attention.kv_heads, spec.tied_head, attention.qkv_bias) == (8, 2, False, True)
+    assert spec.ropes == (Rope(8, 10000.0),)
     scaled = {**GGUF, "llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": 4.0}
-    assert spec_from_gguf(scaled, set(), (97, 48)).rope == Rope(10000.0, "linear", 4.0)
+    assert spec_from_gguf(scaled, set(), (97, 48)).ropes == (Rope(8, 10000.0, "linear", 4.0),)
     assert spec_from_gguf(GGUF, set(), (97, 48)).tied_head
 
 

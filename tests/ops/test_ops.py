@@ -15,8 +15,10 @@ from minillm.core.plan import StepPlan
 from minillm.models.rope import angles, inverse_frequencies
 from minillm.models.spec import Rope
 from minillm.ops import numpy_ops, torch_ops
-from minillm.ops.base import AttentionSpec, Batch
+from minillm.ops.base import AttentionMetadata, AttentionSpec
+from minillm.ops.linear import Linear
 from minillm.ops.paging import reads_of
+from minillm.ops.routing import Routing
 
 Array = NDArray[Any]
 CPU = torch.device("cpu")
@@ -94,8 +96,8 @@ def test_linear_and_embed(runner: str, tokens: int) -> None:
     run = Runner(runner)
     x, weight, bias = normal(tokens, 13), normal(17, 13, seed=1), normal(17, seed=2)
     wanted = np.array([[sum(a * b for a, b in zip(row, w, strict=True)) for w in weight] for row in x])
-    run.check(run.ops.linear(run.put(x), run.put(weight), None), wanted)
-    run.check(run.ops.linear(run.put(x), run.put(weight), run.put(bias)), wanted + bias)
+    run.check(run.ops.linear(run.put(x), Linear(run.put(weight))), wanted)
+    run.check(run.ops.linear(run.put(x), Linear(run.put(weight), run.put(bias))), wanted + bias)
     ids = np.array([16, 0, 3])
     run.check(run.ops.embed(run.put(weight), run.put(ids)), weight[ids])
     run.check(run.ops.take_rows(run.put(weight), run.put(ids)), weight[ids])
@@ -118,23 +120,23 @@ def test_swiglu_and_soft_cap(runner: str) -> None:
 
 
 @EVERY
-@pytest.mark.parametrize("head_dim", [2, 6, 10])
-def test_rope_rotates_halves_and_stores(runner: str, head_dim: int) -> None:
+@pytest.mark.parametrize(("head_dim", "dim"), [(2, 2), (6, 6), (10, 10), (10, 4)])
+def test_rope_rotates_halves_and_stores(runner: str, head_dim: int, dim: int) -> None:
     run = Runner(runner)
     q, k, v = normal(3, 4, head_dim), normal(3, 2, head_dim, seed=1), normal(3, 2, head_dim, seed=2)
     positions, slots = np.array([0, 5, 41]), np.array([7, 2, 5])
-    turn = angles(inverse_frequencies(Rope(theta=100.0), head_dim), positions)[:, None, :]
-    batch = Batch(None, run.put(slots), run.turn(np.cos(turn)), run.turn(np.sin(turn)), None, None)
+    turn = angles(inverse_frequencies(Rope(dim, theta=100.0)), positions)[:, None, :]
+    cos, sin = run.turn(np.cos(turn)), run.turn(np.sin(turn))
     k_cache, v_cache = run.put(np.zeros((9, 2, head_dim))), run.put(np.zeros((9, 2, head_dim)))
     qk = run.put(np.concatenate((q, k), axis=1))
-    rotated = run.ops.rope_and_store_kv(qk, run.put(v), batch, k_cache, v_cache)
+    rotated = run.ops.rope_and_store_kv(qk, run.put(v), cos, sin, run.put(slots), k_cache, v_cache)
 
     def rotate(x: Array) -> Array:
-        half = head_dim // 2
-        out = np.empty_like(x)
+        half = dim // 2
+        out = x.copy()
         for t, position in enumerate(positions):
             for i in range(half):  # the pair (i, i + half) is a complex number, turned
-                turned = (x[t, :, i] + 1j * x[t, :, i + half]) * np.exp(1j * position * 100.0 ** (-2 * i / head_dim))
+                turned = (x[t, :, i] + 1j * x[t, :, i + half]) * np.exp(1j * position * 100.0 ** (-2 * i / dim))
                 out[t, :, i], out[t, :, i + half] = turned.real, turned.imag
         return out
 
@@ -143,6 +145,43 @@ def test_rope_rotates_halves_and_stores(runner: str, head_dim: int) -> None:
     wanted_k[slots], wanted_v[slots] = rotate(k), v
     run.check(k_cache, wanted_k)
     run.check(v_cache, wanted_v)
+
+
+@EVERY
+@pytest.mark.parametrize(
+    "routing",
+    [Routing(5, 2), Routing(4, 4, renormalize=True), Routing(6, 3, scale=2.5, groups=3, top_groups=2), Routing(1, 1)],
+    ids=str,
+)
+def test_a_token_visits_the_experts_with_the_highest_scores(runner: str, routing: Routing) -> None:
+    run = Runner(runner)
+    logits = np.round(normal(7, routing.count), 1)
+    logits[0] = 0.5  # all are equal: those with the lowest numbers are chosen
+    chosen, shares = run.ops.route(run.put(logits), routing)
+    wanted_shares = []
+    for t, row in enumerate(logits):
+        scores = np.exp(row) / np.exp(row).sum()
+        size = routing.count // routing.groups
+        best = sorted(range(routing.groups), key=lambda g: -scores[g * size : (g + 1) * size].max())
+        open_experts = [e for e in range(routing.count) if e // size in best[: routing.top_groups]]
+        wanted = sorted(open_experts, key=lambda e: -scores[e])[: routing.per_token]
+        assert np.asarray(chosen[t]).tolist() == wanted
+        total = scores[wanted].sum() if routing.renormalize else 1
+        wanted_shares.append(scores[wanted] / total * routing.scale)
+    run.check(shares, np.array(wanted_shares))
+
+
+@EVERY
+def test_experts_are_summed_by_their_shares(runner: str) -> None:
+    run = Runner(runner)
+    x, gate_up, down = normal(5, 6), normal(4, 2 * 3, 6, seed=1), normal(4, 6, 3, seed=2)
+    chosen, shares = np.array([[0, 3], [3, 1], [1, 0], [3, 0], [0, 1]]), normal(5, 2, seed=3)  # nobody visits expert 2
+    inner = np.einsum("th,eih->tei", x, gate_up)
+    gate, up = inner[..., :3], inner[..., 3:]
+    every = np.einsum("tei,ehi->teh", gate / (1 + np.exp(-gate)) * up, down)  # what each expert says of each token
+    wanted = sum(shares[:, j, None] * every[np.arange(5), chosen[:, j]] for j in range(2))
+    weights = [[Linear(run.put(w)) for w in ws] for ws in (gate_up, down)]
+    run.check(run.ops.experts(run.put(x), run.put(chosen), run.put(shares), *weights, "silu"), wanted)
 
 
 def naive_attention(q: Array, k: Array, v: Array, plan: StepPlan, spec: AttentionSpec) -> Array:
@@ -202,8 +241,8 @@ def check_attention(run: Runner, plan: StepPlan, heads: int, kv_heads: int, head
     unread = np.setdiff1d(np.arange(slots), list(readable))
     k[unread] = v[unread] = np.nan
     k[padding] = v[padding] = 0
-    batch = Batch(None, None, None, None, run.reads(plan, padding), None)
-    run.check(run.ops.attention(run.put(q), run.put(k), run.put(v), batch, spec), wanted)
+    read = AttentionMetadata(None, run.reads(plan, padding))
+    run.check(run.ops.attention(run.put(q), run.put(k), run.put(v), read, spec), wanted)
 
 
 @EVERY
@@ -242,5 +281,5 @@ def test_without_a_blas_the_results_are_the_same(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(numpy_ops, "_HAS_BLAS", False)
     run = Runner("numpy-float32")
     x, weight = normal(3, 13), normal(17, 13, seed=1)
-    run.check(numpy_ops.linear(run.put(x), run.put(weight), None), x @ weight.T)
+    run.check(numpy_ops.linear(run.put(x), Linear(run.put(weight))), x @ weight.T)
     check_attention(run, mixed_plan(3, 0), 6, 2, 10, ATTENTIONS["window"])

@@ -10,6 +10,7 @@ import pytest
 
 from minillm.core.plan import StepPlan
 from minillm.ops import numpy_ops
+from minillm.ops.linear import Linear
 from visualizers.contract import InputError
 from visualizers.figures import kv_cache_on_off as figure
 from visualizers.figures.kv_cache_on_off import STOPS, VISUALIZER
@@ -81,12 +82,12 @@ def test_the_text_is_the_models_own(snapshot: Snapshot) -> None:
 def test_flops_are_those_that_the_decoder_does(monkeypatch: pytest.MonkeyPatch, new: int, cached: int) -> None:
     runner = Race()
     counted = 0
-    linear, attend = numpy_ops.linear, numpy_ops.attention
+    multiply, attend = numpy_ops.linear, numpy_ops.attention
 
-    def counting_linear(x: Any, weight: Any, bias: Any) -> Any:
+    def counting_linear(x: Any, linear: Linear) -> Any:
         nonlocal counted
-        counted += 2 * len(x) * weight.size
-        return linear(x, weight, bias)
+        counted += 2 * len(x) * linear.weight.size
+        return multiply(x, linear)
 
     def counting_attention(q: Any, k_cache: Any, v_cache: Any, batch: Any, attention: Any) -> Any:
         nonlocal counted

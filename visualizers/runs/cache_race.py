@@ -121,14 +121,15 @@ def step_flops(spec: ModelSpec, new_tokens: int, cached_tokens: int) -> int:
     After the last layer's attention only that row goes on, so its output projection and MLP, and the
     head, are computed once.
     """
-    qkv = spec.hidden * (spec.q_size + 2 * spec.kv_size)
-    rest = spec.hidden * spec.q_size + 3 * spec.hidden * spec.intermediate
-    pairs = attention_pairs(new_tokens, cached_tokens)
-    flops: float = (
-        linear_flops(spec.layers * qkv + (spec.layers - 1) * rest, new_tokens)
-        + linear_flops(rest + spec.vocab_size * spec.hidden, 1)
-        + spec.layers * attention_flops(pairs, spec.heads, spec.head_dim)
-    )
+    flops: float = linear_flops(spec.vocab_size * spec.hidden, 1)
+    for i, layer in enumerate(spec.layers):
+        mixer = layer.mixer
+        output = spec.hidden * mixer.output_size
+        rest = output + layer.ffn.matrix_elements(spec.hidden)
+        pairs = attention_pairs(new_tokens, cached_tokens, mixer.window)
+        flops += linear_flops(mixer.matrix_elements(spec.hidden) - output, new_tokens)
+        flops += linear_flops(rest, 1 if i == spec.num_layers - 1 else new_tokens)
+        flops += attention_flops(pairs, mixer.heads, mixer.head_dim)
     return round(flops)
 
 

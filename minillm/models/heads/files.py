@@ -12,7 +12,7 @@ import numpy as np
 from minillm.loaders.files import LoadError, read_json
 from minillm.loaders.safetensors import SafetensorsDirectory
 from minillm.loaders.tensors import Float32
-from minillm.models.spec import ModelSpec
+from minillm.models.spec import Attention, Dense, ModelSpec
 
 HeadKind = Literal["medusa", "eagle", "mtp"]
 HEAD_KINDS: tuple[HeadKind, ...] = get_args(HeadKind)
@@ -71,20 +71,31 @@ def open_heads(path: Path, spec: ModelSpec) -> HeadFiles:
     return HeadFiles(path, found.kind, found.target, found.depth, read, parameters)
 
 
+def layer_of_module(spec: ModelSpec) -> tuple[Attention, Dense]:
+    """The decoder layer inside a module: of the target's sizes, without windows, biases or norms of heads."""
+    mixer, ffn = spec.layers[0].mixer, spec.layers[0].ffn
+    if not isinstance(mixer, Attention) or not isinstance(ffn, Dense):
+        raise LoadError(f"{spec.architecture}: draft heads are of targets that begin with attention and a dense layer")
+    plain = Attention(mixer.heads, mixer.kv_heads, mixer.head_dim, mixer.rope, scale=mixer.scale)
+    return plain, Dense(ffn.intermediate, ffn.activation)
+
+
 def expected_shapes(kind: HeadKind, num_modules: int, spec: ModelSpec) -> dict[str, tuple[int, ...]]:
     """Every tensor and its shape; matrices are ``[out, in]``."""
-    hidden, inner = spec.hidden, spec.intermediate
+    hidden = spec.hidden
     if kind == "medusa":
         return {f"blocks.{i}.weight": (hidden, hidden) for i in range(num_modules)}
+    attention, ffn = layer_of_module(spec)
+    q, kv, inner = attention.q_size, attention.kv_size, ffn.intermediate
     module: dict[str, tuple[int, ...]] = {
         "hidden_norm": (hidden,),
         "embed_norm": (hidden,),
         "join": (hidden, 2 * hidden),
         "layer.input_layernorm": (hidden,),
-        "layer.self_attn.q_proj": (spec.q_size, hidden),
-        "layer.self_attn.k_proj": (spec.kv_size, hidden),
-        "layer.self_attn.v_proj": (spec.kv_size, hidden),
-        "layer.self_attn.o_proj": (hidden, spec.q_size),
+        "layer.self_attn.q_proj": (q, hidden),
+        "layer.self_attn.k_proj": (kv, hidden),
+        "layer.self_attn.v_proj": (kv, hidden),
+        "layer.self_attn.o_proj": (hidden, q),
         "layer.post_attention_layernorm": (hidden,),
         "layer.mlp.gate_proj": (inner, hidden),
         "layer.mlp.up_proj": (inner, hidden),

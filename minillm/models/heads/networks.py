@@ -11,14 +11,15 @@ these share, as they share its embedding.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
 
 from minillm.loaders.tensors import Float32
-from minillm.models.decoder import Layer, attend
-from minillm.models.heads.files import HeadFiles
+from minillm.models.feed_forward import DenseFeedForward
+from minillm.models.heads.files import HeadFiles, layer_of_module
+from minillm.models.mixers import AttentionMixer, Cache
+from minillm.models.reader import Reader
 from minillm.models.spec import ModelSpec
-from minillm.ops.base import Array, AttentionSpec, Batch, Ops
+from minillm.ops.base import Array, AttentionMetadata, Batch, Ops
+from minillm.ops.linear import Linear
 
 Matrix = Callable[[Sequence[Float32]], Array]
 Vector = Callable[[Float32], Array]
@@ -29,21 +30,25 @@ class MedusaHeads:
 
     def __init__(self, files: HeadFiles, ops: Ops, matrix: Matrix) -> None:
         self._ops = ops
-        self.blocks = [matrix([files.read(f"blocks.{i}.weight")]) for i in range(files.depth)]
+        self.blocks = [Linear(matrix([files.read(f"blocks.{i}.weight")])) for i in range(files.depth)]
 
     def forward(self, hidden: Array) -> list[Array]:
         """For hidden states ``[R, hidden]`` those of each head, ``[R, hidden]``."""
-        return [hidden + self._ops.silu(self._ops.linear(hidden, block, None)) for block in self.blocks]
+        return [hidden + self._ops.silu(self._ops.linear(hidden, block)) for block in self.blocks]
 
 
-@dataclass(slots=True)
-class _Weights:
-    hidden_norm: Array
-    embed_norm: Array
-    join_hidden: Array  # of the joining matrix, the half that hidden states meet
-    join_embedded: Array
-    layer: Layer
-    norm: Array
+# What the files call the tensors of a module's layer.
+_LAYER = {
+    "q": "self_attn.q_proj",
+    "k": "self_attn.k_proj",
+    "v": "self_attn.v_proj",
+    "output": "self_attn.o_proj",
+    "gate": "mlp.gate_proj",
+    "up": "mlp.up_proj",
+    "down": "mlp.down_proj",
+    "mixer_norm": "input_layernorm",
+    "ffn_norm": "post_attention_layernorm",
+}
 
 
 class HeadModule:
@@ -52,52 +57,35 @@ class HeadModule:
     def __init__(
         self, files: HeadFiles, index: int, spec: ModelSpec, ops: Ops, embed: Array, matrix: Matrix, vector: Vector
     ) -> None:
-        self._spec, self._ops, self._embed = spec, ops, embed
-        self._weights = _read(files, index, spec, matrix, vector)
+        self._ops, self._embed, self._eps = ops, embed, spec.norm_eps
 
-    def forward(self, hidden: Array, batch: Batch, cache: tuple[Array, Array]) -> tuple[Array, Array]:
+        def tensor(name: str) -> Float32:
+            return files.read(f"modules_.{index}.{name}.weight")
+
+        attention, ffn = layer_of_module(spec)
+        self.cache_spec = attention.cache
+        reader = Reader(lambda name: tensor("layer." + _LAYER[name]), matrix, vector)
+        self._mixer_norm, self._ffn_norm = reader.norm("mixer_norm"), reader.norm("ffn_norm")
+        self._mixer = AttentionMixer(attention, spec.norm_eps, spec.ropes, reader, "")
+        self._output = reader.linear("", "output")
+        self._ffn = DenseFeedForward(ffn, reader, "")
+        # The joining matrix, as the half that hidden states meet and the half that embeddings do.
+        join = tensor("join")
+        self._join_hidden, self._join_embedded = (
+            Linear(matrix([half])) for half in (join[:, : spec.hidden], join[:, spec.hidden :])
+        )
+        self._hidden_norm, self._embed_norm, self._norm = (
+            vector(tensor(name)) for name in ("hidden_norm", "embed_norm", "norm")
+        )
+
+    def forward(self, hidden: Array, batch: Batch, read: AttentionMetadata, cache: Cache) -> tuple[Array, Array]:
         """For hidden states ``[T, hidden]`` and the tokens after them, ``batch.token_ids``: (what is drawn from, the
         hidden states of another module), ``[T, hidden]`` both."""
-        spec, ops, w, layer = self._spec, self._ops, self._weights, self._weights.layer
-        hidden = ops.rms_norm(hidden, w.hidden_norm, spec.norm_eps)
-        embedded = ops.rms_norm(ops.embed(self._embed, batch.token_ids), w.embed_norm, spec.norm_eps)
-        joined = ops.linear(hidden, w.join_hidden, None) + ops.linear(embedded, w.join_embedded, None)
-        normed = ops.rms_norm(joined, layer.attention_norm, spec.norm_eps)
-        attended = ops.linear(attend(spec, ops, layer, normed, batch, cache), layer.output, None)
-        normed, joined = ops.add_rms_norm(attended, joined, layer.mlp_norm, spec.norm_eps)
-        inner = ops.swiglu(ops.linear(normed, layer.gate_up, None), spec.activation)
-        return ops.add_rms_norm(ops.linear(inner, layer.down, None), joined, w.norm, spec.norm_eps)
-
-
-def _read(files: HeadFiles, index: int, spec: ModelSpec, matrix: Matrix, vector: Vector) -> _Weights:
-    def tensor(name: str) -> Float32:
-        return files.read(f"modules_.{index}.{name}.weight")
-
-    def joined(*names: str) -> Any:
-        return matrix([tensor(f"layer.{name}") for name in names])
-
-    join = tensor("join")
-    layer = Layer(
-        attention_norm=vector(tensor("layer.input_layernorm")),
-        qkv=joined("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
-        qkv_bias=None,
-        qk_norm=None,
-        output=joined("self_attn.o_proj"),
-        output_bias=None,
-        post_attention_norm=None,
-        mlp_norm=vector(tensor("layer.post_attention_layernorm")),
-        gate_up=joined("mlp.gate_proj", "mlp.up_proj"),
-        gate_up_bias=None,
-        down=joined("mlp.down_proj"),
-        down_bias=None,
-        post_mlp_norm=None,
-        attention=AttentionSpec(spec.score_scale),
-    )
-    return _Weights(
-        hidden_norm=vector(tensor("hidden_norm")),
-        embed_norm=vector(tensor("embed_norm")),
-        join_hidden=matrix([join[:, : spec.hidden]]),
-        join_embedded=matrix([join[:, spec.hidden :]]),
-        layer=layer,
-        norm=vector(tensor("norm")),
-    )
+        ops, eps = self._ops, self._eps
+        hidden = ops.rms_norm(hidden, self._hidden_norm, eps)
+        embedded = ops.rms_norm(ops.embed(self._embed, batch.token_ids), self._embed_norm, eps)
+        joined = ops.linear(hidden, self._join_hidden) + ops.linear(embedded, self._join_embedded)
+        normed = ops.rms_norm(joined, self._mixer_norm, eps)
+        mixed = ops.linear(self._mixer(ops, normed, batch, read, cache), self._output)
+        normed, joined = ops.add_rms_norm(mixed, joined, self._ffn_norm, eps)
+        return ops.add_rms_norm(self._ffn(ops, normed), joined, self._norm, eps)
