@@ -2,6 +2,8 @@
 PYTHON ?= python3
 PORT ?= 8000
 BIN := .venv/bin
+# Two processes share the tests; tests/conftest.py says which stay together.
+SIDE_BY_SIDE := -n 2 --no-loadscope-reorder
 
 .PHONY: help env serve test tests test-all mutants lint build check clean
 
@@ -20,14 +22,14 @@ serve: env
 test:
 	@$(PYTHON) tools/bootstrap.py --browser
 	@$(MAKE) --no-print-directory lint
-	@$(BIN)/python -m pytest -m "not slow"
+	@$(BIN)/python -m pytest -m "not slow" $(SIDE_BY_SIDE)
 
 tests: test  # the folder of that name is no goal
 
 test-all:
 	@$(PYTHON) tools/bootstrap.py --browser
 	@$(MAKE) --no-print-directory lint
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest $(SIDE_BY_SIDE)
 
 mutants: env
 	@PYTHONPATH=.:tests $(BIN)/python -m mutants

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from hypothesis import settings
+from xdist.scheduler import LoadScopeScheduling
 
 # Models of tests are small: a second thread of torch or of NumPy's BLAS has little to do but to wait for the first, and
 # where another program has its core, that takes ten times as long. Read when the libraries are loaded.
@@ -21,6 +22,26 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 settings.register_profile("handbook", deadline=None)
 settings.load_profile("handbook")
+
+
+# Tests that build the book, export notebooks or drive a browser share what they made: one process has them all.
+_OF_THE_BOOK = ("tests/browser/", "tests/site/")
+
+
+class _ByFile(LoadScopeScheduling):
+    """Where several processes share the tests (``-n``), those of a file stay together, and all that build the book."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return "book" if nodeid.startswith(_OF_THE_BOOK) else nodeid.partition("::")[0]
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
+    return _ByFile(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest group begins at once."""
+    items.sort(key=lambda item: not item.nodeid.startswith(_OF_THE_BOOK))  # stable
 
 
 @pytest.fixture(scope="module")
