@@ -19,6 +19,9 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 # A program in the background ignores Ctrl-C and hands that on to those it starts; those of tests are to be stopped.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+# So it is with nohup and a hang-up; what has a handler here is at its default in those that are started.
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, lambda *_: None)
 
 settings.register_profile("handbook", deadline=None)
 settings.load_profile("handbook")
