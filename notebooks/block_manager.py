@@ -24,10 +24,11 @@ def _():
     # minillm.core.kv_manager.KVManager.reserve: a request gets all the blocks that it lacks, or none. Reserve for
     # `request.max_total_tokens` at once, and A holds from the start what its longest answer needs.
     def reserve(self, request, num_tokens):
-        missing, is_shared = self._missing(request, num_tokens)
-        if missing + is_shared > self.pool.num_free:
+        wanted = [group.missing(request, num_tokens) for group in self.groups]
+        if sum(missing + is_shared for missing, is_shared in wanted) > self.pool.num_free:
             return False
-        self._fill(request, missing, is_shared)
+        for group, (missing, is_shared) in zip(self.groups, wanted, strict=True):
+            group.fill(request, missing, is_shared)
         return True
 
     mine = {"kv.reserve": reserve}

@@ -30,7 +30,7 @@ def _():
         entry = self._live[block] = (priority, self._count, block)
         heapq.heappush(self._heap, entry)
 
-    mine = {"kv._evictor.add": add}
+    mine = {"kv.pool._evictor.add": add}
     return (mine,)
 
 

@@ -22,6 +22,8 @@ from minillm.core.clock import VirtualClock
 from minillm.core.config import EngineConfig
 from minillm.core.engine import Engine, Event
 from minillm.core.kv.block_keys import Hash, digest128
+from minillm.core.kv.cache_group import CacheGroup
+from minillm.core.kv_manager import KVManager
 from minillm.core.observe.replay import Replay
 from minillm.core.outputs.group import together
 from minillm.core.plan import StepPlan, StepResult
@@ -64,7 +66,7 @@ class AuditedModel(HashModel):
         kv = self.engine.kv
         for _, target in pairs:
             assert kv.pool.ref_counts[target // self._block_size] == 1, "I16: a slot is copied into a shared block"
-            assert not kv.is_indexed(target // self._block_size), "I16: a slot is copied into an indexed block"
+            assert not is_indexed(kv, target // self._block_size), "I16: a slot is copied into an indexed block"
         self.moved += pairs
         super().copy_slots(pairs)
 
@@ -93,12 +95,22 @@ class AsyncModel(AuditedModel):
         return wait
 
 
+def is_indexed(kv: KVManager, block: int) -> bool:
+    """Whether a request may hit the block."""
+    return any(block in group.index for group in kv.groups)
+
+
+def blocks_of(group: CacheGroup) -> dict[str, list[int]]:
+    """The tables that have blocks."""
+    return {name: table.blocks for name, table in group.tables.items() if table.blocks}
+
+
 def audit_plan(engine: Engine, plan: StepPlan, before: StepPlan | None) -> None:
     """A plan as it leaves the scheduler, and the plan ``before`` it."""
     size, config = engine.config.block_size, engine.config
     pool, kv = engine.kv.pool, engine.kv
     groups = [plan, *plan.groups]
-    assert len(groups) == 1 + len(kv.others)
+    assert len(groups) == len(kv.groups)
     assert len(plan.token_ids) <= config.max_batch_tokens, "I17: over the token budget"
     assert len(plan.request_ids) <= len(engine.scheduler.running) <= config.max_running_requests, "I17"
     written = [slot for group in groups for slot in group.slot_mapping]
@@ -137,12 +149,12 @@ def audit_plan(engine: Engine, plan: StepPlan, before: StepPlan | None) -> None:
                 assert slot == group.block_tables[r][place // size] * size + place % size
                 assert block != 0, "the null block is written"
                 assert pool.ref_counts[block] == 1, "I16: a shared block is written"
-                assert not kv.is_indexed(block), "I16: an indexed block is written"
+                assert not is_indexed(kv, block), "I16: an indexed block is written"
     # Beams are admitted together, even where the budget has no token for each of them in this step.
     admitted = {e.request_id for e in engine.trace.events if (e.kind, e.step) == ("admit", plan.step)}
     for request in engine.scheduler.running:
-        for one in (kv, *kv.others):
-            for i, block in enumerate(one.table(request.request_id)):
+        for one in kv.groups:
+            for i, block in enumerate(one.tables[request.request_id].blocks):
                 assert block not in one.index or (i + 1) * size <= request.num_computed_tokens, (
                     "I12: a draft is indexed"
                 )
@@ -170,13 +182,13 @@ def audit_state(engine: Engine, replay: Replay) -> None:
     if engine.config.prefix_caching:
         for request in engine.scheduler.running:
             full = request.num_computed_tokens // engine.config.block_size
-            for one in (engine.kv, *engine.kv.others):
-                chain = one.block_tables[request.request_id].chain
+            for one in engine.kv.groups:
+                chain = one.tables[request.request_id].chain
                 assert chain is None or chain.length == full, "a full block is not indexed at once"
     audit_windows(engine)
     model = engine.backend
     assert isinstance(model, AuditedModel)
-    for one in (engine.kv, *engine.kv.others):
+    for one in engine.kv.groups:
         for block in one.index.blocks():
             assert model.is_written(block), "I6: a block is indexed that is not full of computed tokens"
     audit_replay(engine, replay)
@@ -188,11 +200,11 @@ def audit_windows(engine: Engine) -> None:
     drafter = None if engine.speculator is None else engine.speculator.drafter
     if not engine.config.free_behind_window or (drafter is not None and drafter.uses_slots):
         window = None
-    assert len(kv.others) == len(engine.capacity.other_windows)
-    for one, its_window in zip((kv, *kv.others), (window, *engine.capacity.other_windows), strict=True):
+    assert len(kv.groups) == 1 + len(engine.capacity.other_windows)
+    for one, its_window in zip(kv.groups, (window, *engine.capacity.other_windows), strict=True):
         for request in engine.scheduler.running:
             audit_window(
-                one.table(request.request_id), request.num_computed_tokens, engine.config.block_size, its_window
+                one.tables[request.request_id].blocks, request.num_computed_tokens, engine.config.block_size, its_window
             )
 
 
@@ -213,12 +225,12 @@ def audit_replay(engine: Engine, replay: Replay) -> None:
     """The events so far say the same as the live structures."""
     replay.apply(engine.trace.events[replay.num_applied :])
     kv, requests = engine.kv, engine.requests.values()
-    replays = [replay, *(replay.groups.get(g + 1, Replay(0)) for g in range(len(kv.others)))]
-    for its, one in zip(replays, (kv, *kv.others), strict=True):
-        assert {name: t for name, t in its.tables.items() if t} == {name: t for name, t in one.tables.items() if t}
+    replays = [replay, *(replay.groups.get(g + 1, Replay(0)) for g in range(len(kv.groups) - 1))]
+    for its, one in zip(replays, kv.groups, strict=True):
+        assert {name: t for name, t in its.tables.items() if t} == blocks_of(one)
     assert [len(holders) for holders in replay.holders] == kv.pool.ref_counts
     assert {block for block, cached in enumerate(replay.cached) if cached} == {
-        block for one in (kv, *kv.others) for block in one.index.blocks()
+        block for one in kv.groups for block in one.index.blocks()
     }
     assert replay.waiting == {r.request_id for r in requests if r.status is Status.WAITING}
     assert replay.running == {r.request_id for r in requests if r.status is Status.RUNNING}
@@ -327,7 +339,7 @@ def audit_planning(engine: Engine, model: AuditedModel) -> None:
         if step is not None:
             audit_plan(engine, step.plan, plans[-1] if plans else None)
             kv = engine.kv
-            model.stale[step.plan.step] = [0, *(b for b in kv.pool.free_list() if not kv.is_indexed(b))]
+            model.stale[step.plan.step] = [0, *(b for b in kv.pool.free_list() if not is_indexed(kv, b))]
             plans.append(replace(step.plan))
         return step
 

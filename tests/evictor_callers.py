@@ -47,7 +47,7 @@ class EvictorCallers:
         if self.behind.get(block):
             self.behind[block] -= 1
             if not self.behind[block]:
-                self.evictor.on_last(block)
+                self.evictor.on_remove(0, block)
                 if block in self.waits:
                     self.waits.remove(block)
         else:

@@ -15,10 +15,11 @@ from random_choices import Draw, SeededDraw
 from minillm.backends.hash_model import HashModel
 from minillm.backends.plans import Chunk, plan_of
 from minillm.core.kv.block_keys import ExtraKey, digest128
-from minillm.core.kv.events import BlockEvent, PrefixReplica
+from minillm.core.kv.events import BlockEvent, PrefixReplica, block_events
 from minillm.core.kv_manager import KVManager
+from minillm.core.observe.integrity import check_kv
 from minillm.core.observe.replay import Replay
-from minillm.core.observe.trace import Trace
+from minillm.core.observe.trace import EventLog
 from minillm.core.request import Request
 
 Content = tuple[tuple[int, ...], frozenset[tuple[str, str, int]]]  # a prefix's tokens and extra keys
@@ -37,7 +38,7 @@ class Callers:
         self.window = draw.choice(windows) if len(windows) > 1 else windows[0]
         self.size = draw.integer(1, 3)
         self.num_blocks, num_host_blocks = draw.integer(4, 12), draw.integer(0, 8)
-        self.trace = Trace()
+        self.trace = EventLog()
         self.hash_function = hash_function = draw.choice([digest128, six_bits])
         self.kv = KVManager(
             self.num_blocks,
@@ -52,7 +53,7 @@ class Callers:
             hash_function=hash_function,
         )
         self.events: list[BlockEvent] = []
-        self.kv.events().subscribe(self.events.append)
+        block_events(self.kv).subscribe(self.events.append)
         self.replica = PrefixReplica(self.size, hash_function)
         self.model = HashModel(vocab_size=50, window=self.window)
         self.model.load(block_size=self.size, num_blocks=self.num_blocks, num_host_blocks=num_host_blocks)
@@ -81,25 +82,26 @@ class Callers:
         image = ExtraKey("image", "a", draw.integer(0, min(3, len(tokens)) - 1))
         extra_keys = draw.some([ExtraKey("salt", "a"), ExtraKey("adapter", "a"), image], 0)
         request = make_request(self.new_id(), tokens, tuple(extra_keys) if draw.choice([True, False]) else ())
-        hit = self.kv.lookup(request)
+        found = self.kv.lookup(request)
+        [hit] = found.groups
         if self.hash_function is digest128:  # a router may err where digests collide
             cached = self.replica.cached_tokens(tokens, request.extra_keys)
             most = min(cached, (len(tokens) - 1) // self.size * self.size)
             # With a window a hit needs its last blocks alone, so it may be longer than what is cached in one piece.
-            assert most == hit.num_tokens or (self.window is not None and most < hit.num_tokens)
-        assert hit.num_gone == hit.blocks.count(0)
+            assert most == found.num_tokens or (self.window is not None and most < found.num_tokens)
+        assert hit.num_skipped == hit.blocks.count(0)
         for i, block in enumerate(hit.blocks):
             if block == 0:
                 assert self.window is not None
-                assert (i + 1) * self.size <= hit.num_tokens - self.window + 1, "a block is not hit that will be read"
+                assert (i + 1) * self.size <= found.num_tokens - self.window + 1, "a block is not hit that will be read"
                 continue
-            found = self.computed[block, self.kv.pool.epochs[block]]
-            assert found == self.content(request, i), "I8, I11: a block of another prefix, salt, adapter or image"
+            content = self.computed[block, self.kv.pool.epochs[block]]
+            assert content == self.content(request, i), "I8, I11: a block of another prefix, salt, adapter or image"
         revived = sum(self.kv.pool.ref_counts[b] == 0 for b in hit.blocks if b)
         fits = -(-len(tokens) // self.size) - len(hit.blocks) <= self.kv.pool.num_free - revived
-        assert self.kv.admit(request, hit) == fits
+        assert self.kv.admit(request, found) == fits
         if fits:
-            request.num_computed_tokens = hit.num_tokens
+            request.num_computed_tokens = found.num_tokens
             self.running[request.request_id] = request
 
     def step(self, draw: Draw) -> None:
@@ -123,7 +125,7 @@ class Callers:
         """Checks that the blocks taken are those missing and, where a block is shared, one for its copy."""
         table, pool = list(self.kv.table(request.request_id)), self.kv.pool
         partly = request.num_computed_tokens % self.size
-        others = [t for r, t in self.kv.tables.items() if r != request.request_id]
+        others = [t for r, t in self.tables().items() if r != request.request_id]
         shared = bool(partly) and any(table[request.num_computed_tokens // self.size] in t for t in others)
         needed = max(0, -(-num_tokens // self.size) - len(table)) + shared
         free = pool.num_free
@@ -136,7 +138,7 @@ class Callers:
         return done
 
     def run(self, planned: list[tuple[Request, int]]) -> None:
-        copies = self.kv.take_copies()
+        copies = self.kv.copies.take()
         assert len({target for _, target in copies}) == len(copies)
         self.model.copy_blocks(copies)
         self.poison_what_nobody_may_read()
@@ -145,7 +147,7 @@ class Callers:
             table = self.kv.table(request.request_id)
             for position in range(request.num_computed_tokens, end):
                 assert pool.ref_counts[table[position // self.size]] == 1, "I16: a shared block is written"
-                assert table[position // self.size] not in self.kv.index, "I16: an indexed block is written"
+                assert table[position // self.size] not in self.kv.groups[0].index, "I16: an indexed block is written"
             chunks.append(Chunk(request.token_ids, table, request.num_computed_tokens, end))
         result = self.model.run(plan_of(chunks, self.size))
         for (request, end), token_id in zip(planned, result.token_ids, strict=True):
@@ -163,7 +165,7 @@ class Callers:
         return tuple(request.token_ids[:end]), extras
 
     def poison_what_nobody_may_read(self) -> None:
-        self.model.poison([0, *(b for b in self.kv.pool.free_list() if b not in self.kv.index)])
+        self.model.poison([0, *(b for b in self.kv.pool.free_list() if b not in self.kv.groups[0].index)])
         held = {host for hosts in self.host_tables().values() for host in hosts}
         all_hosts = range(self.num_blocks, self.num_blocks + self.kv.host.num_blocks)
         self.model.poison([host for host in all_hosts if host not in held])
@@ -205,8 +207,8 @@ class Callers:
         held = {host for hosts in self.host_tables().values() for host in hosts}
         there = {content for host, content in self.twins.items() if host in held}
         needed = len(contents) - len(there.intersection(contents[:num_full]))
-        done = kv.swap_out(request)
-        assert done == kv.is_swapped(request) == (needed <= free)
+        done = kv.swap.swap_out(request)
+        assert done == (request.request_id in kv.swap.tables) == (needed <= free)
         assert free - kv.host.num_free == (needed if done else 0)
         if done:
             hosts = self.host_tables()[request.request_id]
@@ -227,11 +229,11 @@ class Callers:
         stay = [
             block
             for block, epoch in (self.twins[host] for host in hosts[:num_full])
-            if pool.epochs[block] == epoch and (pool.ref_counts[block] or block in kv.index)
+            if pool.epochs[block] == epoch and (pool.ref_counts[block] or block in kv.groups[0].index)
         ]
         needed = -(-request.num_known // self.size) - gone - sum(pool.ref_counts[block] > 0 for block in stay)
-        done = kv.swap_in(request)
-        assert done == (not kv.is_swapped(request)) == (needed <= free)
+        done = kv.swap.swap_in(request)
+        assert done == (request.request_id not in kv.swap.tables) == (needed <= free)
         if not done:
             assert free == pool.num_free
             return
@@ -252,8 +254,11 @@ class Callers:
         self.kv.release(request)
         self.running.pop(request.request_id, None)
         self.swapped.pop(request.request_id, None)
-        assert request.request_id not in self.kv.tables
-        assert not self.kv.is_swapped(request)
+        assert request.request_id not in self.kv.block_tables
+        assert request.request_id not in self.kv.swap.tables
+
+    def tables(self) -> dict[str, list[int]]:
+        return {request_id: table.blocks for request_id, table in self.kv.block_tables.items()}
 
     def pick(self, draw: Draw) -> Request:
         return self.running[draw.choice(sorted(self.running))]
@@ -271,13 +276,13 @@ class Callers:
         self.seen = len(self.trace.events)
 
     def audit(self) -> None:
-        self.kv.check()
+        check_kv(self.kv)
         self.catch_up()
         assert all(self.replica.apply(event) for event in self.events)
         self.events.clear()
         if self.hash_function is digest128:
-            assert len(self.replica) == len(self.kv.index)
-        tables = self.kv.tables
+            assert len(self.replica) == len(self.kv.groups[0].index)
+        tables = self.tables()
         assert tables.keys() == self.running.keys()
         assert self.kv.pool.num_used == len({b for table in tables.values() for b in table if b})
         assert {r: t for r, t in self.replay.tables.items() if t} == {r: t for r, t in tables.items() if t}
@@ -285,7 +290,7 @@ class Callers:
         assert self.replay.host_tables.keys() == self.swapped.keys()
         held = {host for hosts in self.replay.host_tables.values() for host in hosts}
         assert self.kv.host.num_blocks - self.kv.host.num_free == len(held)
-        assert {b for b, cached in enumerate(self.replay.cached) if cached} == set(self.kv.index.blocks())
+        assert {b for b, cached in enumerate(self.replay.cached) if cached} == set(self.kv.groups[0].index.blocks())
 
 
 def random_calls(seeds: range, acts: int = 60, windows: Sequence[int | None] = (None,)) -> None:

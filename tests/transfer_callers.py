@@ -260,8 +260,8 @@ class TransferCallers:
             node.engine.check()
             node.replay.apply(node.engine.trace.events[node.replay.num_applied :])
             assert [len(holders) for holders in node.replay.holders] == kv.pool.ref_counts
-            assert {b for b, cached in enumerate(node.replay.cached) if cached} == set(kv.index.blocks())
-            for block in kv.index.blocks():
+            assert {b for b, cached in enumerate(node.replay.cached) if cached} == set(kv.groups[0].index.blocks())
+            for block in kv.groups[0].index.blocks():
                 assert node.model.is_written(block), "row 87: half a cache is found"
             self.audit_leases(node.source, self.lease_s)
             assert len(set(kv.holds.held())) <= self.share * (kv.pool.num_blocks - 1), "too much is held"
@@ -329,4 +329,4 @@ def hand_off(case: int) -> None:
     asked = [message for to, message in callers.network.log if to == "p"]
     assert [type(message) for message in asked] == [Ask, *([Fetch, Done] if num_blocks else [])], "said twice"
     other = (ExtraKey("salt", "b"),) if request.salt is None else ()
-    assert decode.engine.kv.find(prompt, other) == [], "I11: found under another salt"
+    assert decode.engine.kv.holds.find(prompt, other) == [], "I11: found under another salt"

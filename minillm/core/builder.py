@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from minillm.core.config import EngineConfig
+from minillm.core.hooks import Trace
 from minillm.core.kv_manager import KVManager
-from minillm.core.observe.trace import Trace
 from minillm.core.plan import GroupTables, StepPlan, slots_of
 from minillm.core.request import Request
 from minillm.core.sampling import uniform_of
@@ -37,8 +37,8 @@ class PlanBuilder:
         if parts:
             self._add_parts(plan, parts)
         plan.slot_mapping = slots_of(plan, plan.block_tables, len(decodes))
-        for kv in self._kv.others:  # in every layer group a row has the same places
-            tables: list[Sequence[int]] = [kv.table(request_id) for request_id in plan.request_ids]
+        for group in self._kv.groups[1:]:  # in every cache group a row has the same places
+            tables: list[Sequence[int]] = [group.tables[request_id].blocks for request_id in plan.request_ids]
             plan.groups.append(GroupTables(slots_of(plan, tables, len(decodes)), tables))
         return plan
 

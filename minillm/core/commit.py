@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 from minillm.core.backend import Backend
 from minillm.core.errors import EngineError
+from minillm.core.hooks import Trace
 from minillm.core.kv_manager import KVManager
 from minillm.core.lifecycle import Lifecycle
-from minillm.core.observe.trace import Trace
 from minillm.core.outputs.beams import BeamSearch
 from minillm.core.outputs.fork import fork
 from minillm.core.plan import StepPlan, StepResult, slots_at
@@ -225,7 +225,7 @@ class Committer:
             self._trace.emit("token", request.request_id, token_id=token_id)
         # All but the newest token went through the model, in this step or before.
         request.num_computed_tokens = request.num_known - 1
-        tables = [kv.table(request.request_id) for kv in (self._kv, *self._kv.others)]
+        tables = [group.tables[request.request_id].blocks for group in self._kv.groups]
         # A tree's tokens lie in the tree's order: those of a path that is not its first one have others between.
         places = [(first + node, first + i) for i, node in enumerate(path) if node != i]
         if places:

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from minillm.core.backend import Backend, LayerSplitter
 from minillm.core.clock import VirtualClock
@@ -22,13 +21,13 @@ from minillm.core.commit import Committer
 from minillm.core.config import EngineConfig
 from minillm.core.detokenizer import Detokenizer, TokenBytes
 from minillm.core.errors import EngineError
+from minillm.core.hooks import NO_TRACE
 from minillm.core.kv.block_keys import ExtraKey, Hash, digest128
-from minillm.core.kv.layer_groups import GroupedKV
 from minillm.core.kv_manager import KVManager
 from minillm.core.lifecycle import Lifecycle
 from minillm.core.observe.integrity import check_integrity
 from minillm.core.observe.metrics import RunMetrics, StepSample, run_metrics
-from minillm.core.observe.trace import Trace
+from minillm.core.observe.trace import EventLog
 from minillm.core.outputs.beams import BeamSearch
 from minillm.core.outputs.group import Group
 from minillm.core.plan import StepResult
@@ -104,23 +103,21 @@ class Engine:
         self.capacity = capacity = backend.capacity()
         self.max_model_len = longest_request(config, capacity.max_model_len)
         self.clock = clock
-        self.trace = Trace(config.record_trace)
+        self.trace = EventLog() if config.record_trace else NO_TRACE
         keeps_all = not config.free_behind_window or (speculation is not None and speculation.drafter.uses_slots)
-        options: dict[str, Any] = {
-            "num_host_blocks": capacity.num_host_blocks,
-            "prefix_caching": config.prefix_caching,
-            "prefix_index": config.prefix_index,
-            "eviction": config.eviction,
-            "crossover_tokens": capacity.crossover_tokens,
-            "window": None if keeps_all else capacity.window,
-            "span_tokens": config.span_tokens,
-            "trace": self.trace,
-            "hash_function": hash_function,
-        }
-        if capacity.other_windows:
-            options["other_windows"] = capacity.other_windows
-        self.kv = (GroupedKV if capacity.other_windows else KVManager)(
-            capacity.num_blocks, config.block_size, **options
+        self.kv = KVManager(
+            capacity.num_blocks,
+            config.block_size,
+            num_host_blocks=capacity.num_host_blocks,
+            prefix_caching=config.prefix_caching,
+            prefix_index=config.prefix_index,
+            eviction=config.eviction,
+            crossover_tokens=capacity.crossover_tokens,
+            window=None if keeps_all else capacity.window,
+            other_windows=capacity.other_windows,
+            span_tokens=config.span_tokens,
+            trace=self.trace,
+            hash_function=hash_function,
         )
         self.step_times = StepTimes()
         self._load = LoadShedder(config, self.step_times) if config.sheds_load else None
@@ -310,7 +307,7 @@ class Engine:
         try:
             yield
         except Exception as error:
-            swapped = [self.requests[request_id] for request_id in self.kv.swapped_by(flight.step.copies)]
+            swapped = [self.requests[request_id] for request_id in self.kv.swap.swapped_by(flight.step.copies)]
             self._lifecycle.fail([*swapped, *flight.step.requests], error)
             self._flight.remove(flight)
             self.num_steps += 1
@@ -433,7 +430,7 @@ class Engine:
         pool = self.kv.pool
         block_bytes = self.config.block_size * self.capacity.kv_bytes_per_token
         total = pool.num_blocks - 1
-        cached = sum(pool.ref_counts[block] == 0 for one in [self.kv, *self.kv.others] for block in one.index.blocks())
+        cached = sum(pool.ref_counts[block] == 0 for group in self.kv.groups for block in group.index.blocks())
         host = self.kv.host
         return KVUsage(
             used_blocks=pool.num_used,

@@ -9,7 +9,7 @@ from itertools import count
 from typing import Literal
 
 from minillm.core.detokenizer import Detokenizer
-from minillm.core.observe.trace import Trace
+from minillm.core.hooks import Trace
 from minillm.core.request import Event, FinishReason, Request, RequestError, Status
 from minillm.core.scheduler import Scheduler
 from minillm.speculate.draft import DraftError

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 
 from minillm.core.builder import PlanBuilder
 from minillm.core.config import EngineConfig
+from minillm.core.hooks import Trace
 from minillm.core.kv.tables import Hit
 from minillm.core.kv_manager import KVManager
-from minillm.core.observe.trace import Trace
 from minillm.core.outputs.group import together
 from minillm.core.policies.batching import ContinuousPolicy, QueueView
 from minillm.core.policies.order import FirstComeOrder
@@ -130,7 +130,7 @@ class Scheduler:
         if self._speculator is not None:
             plan.wants_hidden = self._speculator.wants_hidden
         epochs = [request.epoch for request in decided.decodes]
-        return Step(plan, decided.decodes, epochs, parts, self._kv.take_copies())
+        return Step(plan, decided.decodes, epochs, parts, self._kv.copies.take())
 
     def planning(self) -> list[Request]:
         """Who has a part in the step planned last, and who was looked at for admission: they fail if that raised."""
@@ -148,7 +148,7 @@ class Scheduler:
                 tokens = request.num_computed_tokens + request.num_in_flight
                 self._kv.rewind(request, tokens)
                 self._trace.emit("undo", request.request_id, tokens=num_tokens, computed=tokens)
-        self._kv.return_copies(step.copies)
+        self._kv.copies.put_back(step.copies)
 
     def _schedule_decodes(self, decided: _Decisions) -> list[Request]:
         """A token for each plain request that needs one. Returns the others that run and have tokens to compute.
@@ -207,7 +207,7 @@ class Scheduler:
         """Bring back those whose K/V is on the host, as room allows, but not in a step that preempted."""
         while (request := self.swapped.first()) is not None and not decided.preempted:
             num_tokens = self._chunk(request, request.num_known - request.num_computed_tokens, decided.budget)
-            if not num_tokens or not self._has_place(request, 1, 0) or not self._kv.swap_in(request):
+            if not num_tokens or not self._has_place(request, 1, 0) or not self._kv.swap.swap_in(request):
                 return
             self.swapped.remove(request)
             request.status = Status.RUNNING
@@ -248,7 +248,7 @@ class Scheduler:
         """Whether the waiting requests can be admitted together, with ``places`` and ``blocks`` given back."""
         first, hit = hits[0]
         free = self._kv.pool.num_free
-        needed = sum(self._kv.shortage(one, its_hit) + free for one, its_hit in hits)
+        needed = sum(self._kv.needed(one, its_hit) for one, its_hit in hits)
         has_budget = self._chunk(first, first.num_known - hit.num_tokens, budget) > 0
         return has_budget and needed <= free + blocks and self._has_place(first, len(hits), places)
 
@@ -330,7 +330,7 @@ class Scheduler:
         request.num_preemptions += 1
         self.num_preemptions += 1
         self._policy.on_preempt()
-        if self._swaps(request) and self._kv.swap_out(request):
+        if self._swaps(request) and self._kv.swap.swap_out(request):
             request.num_swaps += 1
             request.status = Status.SWAPPED
             self.swapped.push(request)

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
 
 from minillm.core.backend import Capacity
+from minillm.core.hooks import Trace
 from minillm.core.kv_manager import KVManager
-from minillm.core.observe.trace import Trace
 from minillm.core.plan import StepPlan, StepResult
 from minillm.core.request import DraftCounts, Request
 from minillm.core.sampling.draws import add_drafted_draws, bans_all, transform_for
@@ -116,7 +116,8 @@ class Speculator:
         group = part.request.group
         if group is not None and (group.beams is not None or not group.has_forked):
             return False  # several tokens are drawn after the last known one
-        return not self._kv.awaits_copy(part.request)  # for the same reason: it is not there yet
+        tables = (group.tables[part.request.request_id].blocks for group in self._kv.groups)
+        return not any(map(self._kv.copies.go_to, tables))  # for the same reason: it is not there yet
 
     def _ask(self, request: Request, budget: int) -> Ask | None:
         """What may be drafted, its slots reserved; None if that is nothing."""

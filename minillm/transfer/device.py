@@ -19,14 +19,14 @@ class DeviceStore:
     def __init__(self, engine: Engine, model: str, *, max_held_share: float = 0.5) -> None:
         """``model``: names the weights, and the type of the K/V. At most ``max_held_share`` of the pool is held.
 
-        ``ValueError`` without a prefix cache, or with layer groups; ``TypeError`` for a backend that cannot give out
-        blocks.
+        ``ValueError`` without a prefix cache, or with several cache groups; ``TypeError`` for a backend that cannot
+        give out blocks.
         """
         if not engine.config.prefix_caching:
             raise ValueError("prefix_caching is off: blocks that come from elsewhere are found by their prefix alone")
-        if engine.kv.others:
+        if len(engine.kv.groups) > 1:
             raise ValueError(
-                f"blocks of {1 + len(engine.kv.others)} layer groups cannot be handed over, those of one can: "
+                f"blocks of {len(engine.kv.groups)} cache groups cannot be handed over, those of one can: "
                 "set free_behind_window=False, then all layers share their blocks"
             )
         if not isinstance(engine.backend, BlockPorter):
@@ -43,7 +43,7 @@ class DeviceStore:
         return self._layout
 
     def find(self, prefix: Prefix) -> list[int]:
-        return self._engine.kv.find(prefix.token_ids, prefix.extras)
+        return self._engine.kv.holds.find(prefix.token_ids, prefix.extras)
 
     def epoch(self, slot: int) -> int:
         return self._engine.kv.pool.epochs[slot]
@@ -78,12 +78,12 @@ class DeviceStore:
 
     def fill(self, holder: str, prefix: Prefix, payloads: dict[int, bytes]) -> None:
         first, _ = self._fresh.pop(holder)
-        kv = self._engine.kv
-        blocks = kv.holds.blocks(holder)
+        holds = self._engine.kv.holds
+        blocks = holds.blocks(holder)
         if sorted(payloads) != list(range(first, len(blocks))):
             raise ValueError(f"{holder} has room for blocks {first} to {len(blocks) - 1}, {sorted(payloads)} came")
         self._porter.write_blocks([(blocks[place], payload) for place, payload in payloads.items()])
-        kv.file_held(holder, prefix.token_ids, prefix.extras)
+        holds.file(holder, prefix.token_ids, prefix.extras)
 
     def drop(self, holder: str) -> None:
         self._fresh.pop(holder, None)

@@ -72,7 +72,7 @@ def test_a_prefix_that_was_computed_elsewhere_gives_the_same_ids(
 def test_blocks_come_back_bit_for_bit(model: LoadedModel, backend: str, dtype: str) -> None:
     engine = make(model, backend, dtype)
     serve(engine, "one")
-    blocks = engine.kv.find(PROMPT, ())
+    blocks = engine.kv.holds.find(PROMPT, ())
     contents = engine.backend.read_blocks(blocks)  # type: ignore[attr-defined]
     assert [len(content) for content in contents] == [4 * engine.capacity.kv_bytes_per_token] * 2
     assert contents[0] != contents[1]

@@ -16,6 +16,7 @@ from minillm.backends.plans import Chunk, plan_of
 from minillm.core.blocks import PoolError
 from minillm.core.config import EngineConfig
 from minillm.core.engine import Engine
+from minillm.core.kv.events import block_events
 from minillm.core.sampling import SamplingParams
 from minillm.models.load import LoadedModel, load_model
 from minillm.models.spec import Attention, Dense, LayerSpec, ModelSpec, Rope
@@ -125,11 +126,11 @@ def test_what_layer_groups_do_not_support_is_refused(tmp_path: Path) -> None:
     windows = {"use_sliding_window": True, "sliding_window": WINDOW, "max_window_layers": 1}
     model = random_model(tmp_path, architectures=["Qwen2ForCausalLM"], head_dim=8, **windows)
     engine = Engine(create_backend(model, "numpy"), EngineConfig(num_blocks=20))
-    with pytest.raises(PoolError, match=r"events of cached blocks with 2 layer groups.* free_behind_window=False"):
-        engine.kv.events()
-    with pytest.raises(PoolError, match=r"a transfer of blocks with 2 layer groups.* free_behind_window=False"):
-        engine.kv.find([1, 2, 3], ())
-    with pytest.raises(ValueError, match=r"blocks of 2 layer groups cannot be handed over.* free_behind_window=False"):
+    with pytest.raises(PoolError, match=r"events of cached blocks with 2 cache groups.* free_behind_window=False"):
+        block_events(engine.kv)
+    with pytest.raises(PoolError, match=r"a transfer of blocks with 2 cache groups.* free_behind_window=False"):
+        engine.kv.holds.find([1, 2, 3], ())
+    with pytest.raises(ValueError, match=r"blocks of 2 cache groups cannot be handed over.* free_behind_window=False"):
         DeviceStore(engine, "X")
     DeviceStore(Engine(create_backend(model, "numpy"), EngineConfig(num_blocks=20, free_behind_window=False)), "X")
     with pytest.raises(ValueError, match="tables of 1 layer groups, the K/V is in 2"):

@@ -583,11 +583,11 @@ def test_a_replay_of_the_trace_is_the_engine_at_every_step() -> None:
         engine.step()
         replay.apply(engine.trace.events[seen:])
         seen = len(engine.trace.events)
-        assert replay.tables == {k: list(v) for k, v in engine.kv.tables.items()} | {
-            k: [] for k in replay.tables if k not in engine.kv.tables
+        assert replay.tables == {k: list(v.blocks) for k, v in engine.kv.block_tables.items()} | {
+            k: [] for k in replay.tables if k not in engine.kv.block_tables
         }
         assert [len(h) for h in replay.holders] == engine.kv.pool.ref_counts
-        assert {b for b, c in enumerate(replay.cached) if c} == set(engine.kv.index.blocks())
+        assert {b for b, c in enumerate(replay.cached) if c} == set(engine.kv.groups[0].index.blocks())
         for request in engine.scheduler.running:
             assert replay.computed[request.request_id] == request.num_computed_tokens
             assert replay.known[request.request_id] == request.num_known
@@ -611,7 +611,7 @@ def test_without_a_trace_the_run_is_the_same() -> None:
     for job in case.jobs:
         engine.add_request(job.prompt, job.params)
     list(engine.run())
-    assert engine.trace.events == []
+    assert not engine.trace.events
     assert [r.output_ids for r in engine.requests.values()] == list(drive(case).ids().values())
 
 

@@ -12,6 +12,7 @@ from random_choices import HypothesisDraw
 
 from minillm.core.kv.eviction import PriorityEvictor, recompute_cost
 from minillm.core.kv_manager import KVManager
+from minillm.core.observe.integrity import check_kv
 
 
 class EvictorMachine(RuleBasedStateMachine):
@@ -41,7 +42,7 @@ def serve(kv: KVManager, name: str, tokens: list[int]) -> int:
     request.num_computed_tokens = len(tokens)
     kv.commit(request)
     kv.release(request)
-    kv.check()
+    check_kv(kv)
     return hit.num_tokens
 
 

@@ -204,7 +204,7 @@ def test_what_raises_while_a_step_is_planned_ends_those_who_have_a_part_in_it(wh
         calls.append(1)
         return len(calls) == when
 
-    engine.kv.take_copies = once(engine.kv.take_copies, at)  # type: ignore[method-assign]
+    engine.kv.copies.take = once(engine.kv.copies.take, at)  # type: ignore[method-assign]
     engine.add_request([1, 2, 3], GREEDY)
     engine.add_request([2, 2, 3], GREEDY, arrival_s=9.0)
     raised, kinds = finish(engine)
@@ -226,7 +226,7 @@ def test_who_cannot_be_looked_up_ends_and_those_behind_are_served() -> None:
 
 def test_who_waits_for_room_does_not_end_with_the_step_that_has_none() -> None:
     engine = engine_of(replace(CONFIG, max_running_requests=1))
-    engine.kv.take_copies = once(engine.kv.take_copies, lambda: True)  # type: ignore[method-assign]
+    engine.kv.copies.take = once(engine.kv.copies.take, lambda: True)  # type: ignore[method-assign]
     engine.add_request([1, 2, 3], GREEDY)
     engine.add_request([2, 2, 3], GREEDY)
     raised, kinds = finish(engine)
@@ -273,7 +273,7 @@ def test_events_made_before_a_fault_are_delivered() -> None:
 
 def test_copies_put_back_come_before_those_decided_since() -> None:
     engine = engine_of()
-    copies = engine.kv._copies
+    copies = engine.kv.copies
     copies.add(1, 2)
     first = copies.take()
     copies.add(2, 3)

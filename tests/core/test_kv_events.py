@@ -7,7 +7,7 @@ from kv_callers import make_request
 
 from minillm.core.blocks import PoolError
 from minillm.core.kv.block_keys import ExtraKey, digest128
-from minillm.core.kv.events import BlockEvent, BlockRemoved, BlockStored, PrefixReplica
+from minillm.core.kv.events import BlockEvent, BlockRemoved, BlockStored, PrefixReplica, block_events
 from minillm.core.kv_manager import KVManager
 
 
@@ -22,7 +22,7 @@ def serve(kv: KVManager, name: str, tokens: list[int]) -> None:
 
 def heard(kv: KVManager) -> list[BlockEvent]:
     events: list[BlockEvent] = []
-    kv.events().subscribe(events.append)
+    block_events(kv).subscribe(events.append)
     return events
 
 
@@ -52,8 +52,8 @@ def test_a_replica_that_missed_an_event_says_so_and_starts_again_from_a_snapshot
     assert replica.apply(events[0])  # doubled on its way: skipped
     assert not replica.apply(events[2])
     assert replica.cached_tokens([1, 2, 3, 4]) == 2
-    replica.restart(kv.events().snapshot(), kv.events().number)
-    assert len(replica) == len(kv.index)
+    replica.restart(block_events(kv).snapshot(), block_events(kv).number)
+    assert len(replica) == len(kv.groups[0].index)
     told = len(events)
     serve(kv, "c", [6] * 8)
     assert all(replica.apply(event) for event in events[told:])
@@ -79,4 +79,4 @@ def test_events_asked_for_too_late_are_refused() -> None:
     kv = KVManager(6, 2)
     serve(kv, "a", [1, 2, 3])
     with pytest.raises(PoolError, match="1 blocks are indexed already"):
-        kv.events()
+        block_events(kv)

@@ -13,6 +13,7 @@ from random_choices import HypothesisDraw
 
 from minillm.core.blocks import PoolError
 from minillm.core.kv_manager import KVManager
+from minillm.core.observe.integrity import check_kv
 from minillm.core.request import Request
 
 
@@ -41,7 +42,7 @@ def test_the_manager_under_random_callers_for_long(block: int) -> None:
 
 
 def fresh_id(kv: KVManager) -> str:
-    return next(f"q{i}" for i in count() if f"q{i}" not in kv.tables and f"q{i}" not in kv._swapped)
+    return next(f"q{i}" for i in count() if f"q{i}" not in kv.block_tables and f"q{i}" not in kv.swap.tables)
 
 
 def started(kv: KVManager, tokens: list[int]) -> Request:
@@ -70,11 +71,11 @@ def test_the_last_holder_of_a_shared_block_writes_in_place() -> None:
     for request in (children[0], parent):
         assert kv.reserve(request, 6)
     assert kv.reserve(children[1], 6)
-    copies = kv.take_copies()
+    copies = kv.copies.take()
     assert [source for source, _ in copies] == [shared, shared]
     assert kv.table("q2") == [full, shared]
     assert [kv.table("q1"), kv.table("q0")] == [[full, target] for _, target in copies]
-    assert kv.take_copies() == []
+    assert kv.copies.take() == []
     for request in (parent, *children):
         kv.release(request)
     assert kv.pool.num_used == 0
@@ -86,7 +87,7 @@ def test_a_fork_at_the_end_of_a_block_copies_nothing() -> None:
     child = forked(kv, parent, 9)
     assert kv.reserve(parent, 5)
     assert kv.reserve(child, 5)
-    assert kv.take_copies() == []
+    assert kv.copies.take() == []
     assert kv.table("q0")[:2] == kv.table("q1")[:2]
     assert kv.table("q0")[2] != kv.table("q1")[2]
 
@@ -97,7 +98,7 @@ def test_without_a_block_for_the_copy_nothing_is_reserved() -> None:
     child = forked(kv, parent, 9)
     started(kv, [7] * 8)  # the two other blocks
     assert not kv.reserve(child, 3)
-    assert kv.take_copies() == []
+    assert kv.copies.take() == []
     assert kv.table("q1") == kv.table("q0")
     kv.release(parent)  # the child is the last holder now: it needs no block
     assert kv.reserve(child, 3)
@@ -122,7 +123,7 @@ def test_the_copy_of_a_copy_is_taken_from_the_original() -> None:
     assert kv.reserve(child, 3)
     grandchild = forked(kv, child, 8)
     assert kv.reserve(grandchild, 3)
-    assert sorted(kv.take_copies()) == sorted((original, kv.table(r)[0]) for r in ("q1", "q2"))
+    assert sorted(kv.copies.take()) == sorted((original, kv.table(r)[0]) for r in ("q1", "q2"))
 
 
 def test_a_fork_that_is_none_is_refused() -> None:
@@ -144,33 +145,33 @@ def test_a_swapped_table_comes_back_by_copies_of_what_is_gone() -> None:
     kv = KVManager(6, 2, num_host_blocks=4)
     request = started(kv, [1, 2, 3, 4, 5])
     old = list(kv.table("q0"))
-    assert kv.swap_out(request)
+    assert kv.swap.swap_out(request)
     assert (kv.pool.num_used, kv.host.num_free, request.num_computed_tokens) == (0, 1, 5)
-    assert kv.take_copies() == [(block, 6 + i) for i, block in enumerate(old)]
+    assert kv.copies.take() == [(block, 6 + i) for i, block in enumerate(old)]
     other = started(kv, [9] * 8)  # takes four of the five blocks: the cached ones lose their content but for one
     kv.release(other)
-    assert kv.swap_in(request)
+    assert kv.swap.swap_in(request)
     table = kv.table("q0")
     assert table[0] == old[0]  # still cached, so it joined the table as it was
-    assert kv.take_copies() == [(7, table[1]), (8, table[2])]
+    assert kv.copies.take() == [(7, table[1]), (8, table[2])]
     assert kv.host.num_free == 4
-    kv.check()
+    check_kv(kv)
 
 
 def test_content_of_several_tables_is_copied_to_the_host_once() -> None:
     kv = KVManager(20, 2, num_host_blocks=9)
     parent = started(kv, [1, 2, 3, 4, 5])
     child = forked(kv, parent, 9)
-    assert kv.swap_out(parent)
-    assert len(kv.take_copies()) == 3
-    assert kv.swap_out(child)
-    assert len(kv.take_copies()) == 1  # the last block still fills up: each table has its own
+    assert kv.swap.swap_out(parent)
+    assert len(kv.copies.take()) == 3
+    assert kv.swap.swap_out(child)
+    assert len(kv.copies.take()) == 1  # the last block still fills up: each table has its own
     assert kv.host.num_free == 9 - 4
     kv.release(started(kv, [7] * 38))  # the whole pool: nothing that was cached is left
-    assert kv.swap_in(parent)
-    assert len(kv.take_copies()) == 3
-    assert kv.swap_in(child)
-    assert len(kv.take_copies()) == 1
+    assert kv.swap.swap_in(parent)
+    assert len(kv.copies.take()) == 3
+    assert kv.swap.swap_in(child)
+    assert len(kv.copies.take()) == 1
     assert kv.table(child.request_id)[:2] == kv.table(parent.request_id)[:2]
     assert kv.table(child.request_id)[2] != kv.table(parent.request_id)[2]
     assert kv.host.num_free == 9
@@ -180,42 +181,42 @@ def test_a_block_that_others_hold_stays_and_is_not_copied_back() -> None:
     kv = KVManager(9, 2, num_host_blocks=4, prefix_caching=False)
     parent = started(kv, [1, 2, 3, 4, 5])
     child = forked(kv, parent, 9)
-    assert kv.swap_out(child)
-    assert kv.swap_in(child)
+    assert kv.swap.swap_out(child)
+    assert kv.swap.swap_in(child)
     assert kv.table("q1")[:2] == kv.table("q0")[:2]
     kv.release(parent)
-    assert kv.swap_out(child)
-    kv.take_copies()
-    assert kv.swap_in(child)  # held by nobody and not indexed, a free block may be anyone's
-    assert [target for _, target in kv.take_copies()] == kv.table("q1")
+    assert kv.swap.swap_out(child)
+    kv.copies.take()
+    assert kv.swap.swap_in(child)  # held by nobody and not indexed, a free block may be anyone's
+    assert [target for _, target in kv.copies.take()] == kv.table("q1")
 
 
 def test_without_room_on_either_side_nothing_is_swapped() -> None:
     kv = KVManager(5, 2, num_host_blocks=2)
     request = started(kv, [1, 2, 3, 4, 5])
-    assert not kv.swap_out(request)
-    assert (kv.take_copies(), kv.host.num_free, len(kv.table("q0"))) == ([], 2, 3)
+    assert not kv.swap.swap_out(request)
+    assert (kv.copies.take(), kv.host.num_free, len(kv.table("q0"))) == ([], 2, 3)
     kv.rewind(request, 5)
     small = started(kv, [6, 7])
-    assert kv.swap_out(small)
+    assert kv.swap.swap_out(small)
     small.token_ids += [8, 9]  # two blocks for the known tokens, one is free
-    kv.take_copies()
-    assert not kv.swap_in(small)
-    assert (kv.take_copies(), kv.pool.num_free, kv.host.num_free) == ([], 1, 1)
+    kv.copies.take()
+    assert not kv.swap.swap_in(small)
+    assert (kv.copies.take(), kv.pool.num_free, kv.host.num_free) == ([], 1, 1)
     kv.release(request)
-    assert kv.swap_in(small)
-    kv.check()
+    assert kv.swap.swap_in(small)
+    check_kv(kv)
 
 
 def test_a_swapped_request_that_leaves_gives_its_host_blocks_back() -> None:
     kv = KVManager(9, 2, num_host_blocks=2)
     request = started(kv, [1, 2, 3])
-    assert kv.swap_out(request)
-    copies = kv.take_copies()
-    assert kv.swapped_by(copies) == ["q0"]
-    assert kv.swapped_by([(1, 2)]) == []
+    assert kv.swap.swap_out(request)
+    copies = kv.copies.take()
+    assert kv.swap.swapped_by(copies) == ["q0"]
+    assert kv.swap.swapped_by([(1, 2)]) == []
     kv.release(request)
-    assert (kv.host.num_free, kv.is_swapped(request), kv.swapped_by(copies)) == (2, False, [])
+    assert (kv.host.num_free, (request.request_id in kv.swap.tables), kv.swap.swapped_by(copies)) == (2, False, [])
     with pytest.raises(PoolError, match="host block 9 is released, but no table holds it"):
         kv.host.release([9])
 
@@ -224,9 +225,9 @@ def test_a_table_swapped_out_and_in_before_the_next_step_is_copied_from_where_it
     kv = KVManager(9, 2, num_host_blocks=2, prefix_caching=False)
     request = started(kv, [1, 2, 3])
     old = list(kv.table("q0"))
-    assert kv.swap_out(request)
-    assert kv.swap_in(request)
-    assert [(source, target) for source, target in kv.take_copies() if target < 9] == [
+    assert kv.swap.swap_out(request)
+    assert kv.swap.swap_in(request)
+    assert [(source, target) for source, target in kv.copies.take() if target < 9] == [
         pair for pair in zip(old, kv.table("q0"), strict=True) if pair[0] != pair[1]
     ]
 
@@ -234,24 +235,24 @@ def test_a_table_swapped_out_and_in_before_the_next_step_is_copied_from_where_it
 def test_check_finds_host_blocks_that_disagree() -> None:
     def swapped() -> KVManager:
         kv = KVManager(9, 2, num_host_blocks=3)
-        assert kv.swap_out(started(kv, [1, 2, 3]))
-        kv.check()
+        assert kv.swap.swap_out(started(kv, [1, 2, 3]))
+        check_kv(kv)
         return kv
 
     kv = swapped()
     kv.host._ref_counts[2] = 1
     with pytest.raises(PoolError, match="host blocks are held"):
-        kv.check()
+        check_kv(kv)
     kv = swapped()
     kv.host._free.append(9)
     with pytest.raises(PoolError, match="free host blocks"):
-        kv.check()
+        check_kv(kv)
     kv = swapped()
     kv.host._host_of.clear()
     with pytest.raises(PoolError, match="twins"):
-        kv.check()
+        check_kv(kv)
     kv = swapped()
     again = make_request("q0", [1, 2, 3])
     assert kv.admit(again, kv.lookup(again))
     with pytest.raises(PoolError, match="on the device and one on the host"):
-        kv.check()
+        check_kv(kv)

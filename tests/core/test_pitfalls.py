@@ -14,6 +14,7 @@ from minillm.core.config import EngineConfig
 from minillm.core.engine import Engine
 from minillm.core.kv.block_keys import ExtraKey
 from minillm.core.kv_manager import KVManager
+from minillm.core.observe.integrity import check_kv
 from minillm.core.policies.order import FirstComeOrder
 from minillm.core.request import Request, Status
 from minillm.core.sampling import SamplingParams
@@ -143,7 +144,7 @@ def test_rows_13_and_14_an_evicted_block_leaves_nothing_behind() -> None:
     engine, _ = make_engine(EngineConfig(block_size=2, num_blocks=4), vocab_size=50)
     for i in range(20):  # three blocks serve twenty prompts: each is recycled many times
         run_alone(engine, [i, i, i + 1, i + 1, 7], greedy(2))
-        assert len(engine.kv.index) <= 3
+        assert len(engine.kv.groups[0].index) <= 3
         engine.check()
 
 
@@ -152,7 +153,7 @@ def test_row_15_a_part_of_a_block_is_not_indexed(size: int) -> None:
     engine, _ = make_engine(EngineConfig(block_size=size, num_blocks=9))
     run_alone(engine, [1] * (size + 1), greedy(1))
     # With blocks of one token every computed token fills one.
-    assert len(engine.kv.index) == (2 if size == 1 else 1)
+    assert len(engine.kv.groups[0].index) == (2 if size == 1 else 1)
 
 
 def test_row_17_blocks_are_disjoint_after_evictions() -> None:
@@ -171,7 +172,7 @@ def test_row_17_blocks_are_disjoint_after_evictions() -> None:
             assert not {b for b in own if kv.pool.ref_counts[b] == 1} & set(fresh)
             kv.commit(request)
             live.append(request)
-        kv.check()
+        check_kv(kv)
 
 
 def test_row_18_shared_blocks_are_counted_once() -> None:
@@ -181,7 +182,7 @@ def test_row_18_shared_blocks_are_counted_once() -> None:
     for _ in range(3):
         engine.add_request(prompt, greedy(3))
     engine.step()
-    tables = engine.kv.tables.values()
+    tables = [table.blocks for table in engine.kv.block_tables.values()]
     held = {block for table in tables for block in table}
     assert engine.kv_usage().used_blocks == len(held) < sum(map(len, tables))
 
@@ -202,7 +203,7 @@ def test_row_20_without_the_prefix_cache_chunks_still_advance() -> None:
     run_alone(engine, [1] * 8, greedy(1))
     assert [plan.positions[0] for plan in model.plans] == [0, 3, 6]
     assert [len(plan.block_tables[0]) for plan in model.plans] == [2, 3, 4]
-    assert len(engine.kv.index) == 0
+    assert len(engine.kv.groups[0].index) == 0
 
 
 def test_row_22_a_hit_is_held_before_its_own_allocation() -> None:
@@ -211,7 +212,7 @@ def test_row_22_a_hit_is_held_before_its_own_allocation() -> None:
     run_alone(engine, [1, 2, 3, 4, 5], greedy(1))  # caches (1, 2) and (3, 4); the rest stays plain
     other = engine.add_request([9, 9], greedy(3))  # takes the plain blocks
     engine.step()
-    hit = engine.kv.lookup(make_request("probe", [1, 2, 3, 4, 6])).blocks
+    hit = engine.kv.lookup(make_request("probe", [1, 2, 3, 4, 6])).groups[0].blocks
     assert set(engine.kv.pool.free_list()) >= set(hit)
     again = engine.add_request([1, 2, 3, 4, 6], greedy(1))
     list(engine.run())

@@ -22,7 +22,7 @@ from minillm.backends.hash_model import HashModel
 from minillm.core.config import EngineConfig
 from minillm.core.engine import Engine
 from minillm.core.kv.block_keys import BlockKeys, digest128
-from minillm.core.kv.events import BlockStored
+from minillm.core.kv.events import BlockStored, block_events
 from minillm.core.sampling import SamplingParams
 from minillm.router import (
     POLICIES,
@@ -219,7 +219,7 @@ class Fleet:
 
     def start(self, worker: str) -> None:
         engine = self.engines[worker] = Engine(HashModel(vocab_size=50), self.config)
-        self.heard.follow(worker, engine.kv.events())
+        self.heard.follow(worker, block_events(engine.kv))
 
     def send(self, request: Incoming, params: SamplingParams) -> None:
         self.work[request.request_id] = (request, params)

@@ -19,6 +19,7 @@ from minillm.backends.simulated import Weightless
 from minillm.core.blocks import PoolError
 from minillm.core.config import EngineConfig
 from minillm.core.engine import Engine, EngineError
+from minillm.core.observe.integrity import check_kv
 from minillm.core.request import RequestError
 from minillm.core.sampling import SamplingParams
 from minillm.transfer import (
@@ -236,7 +237,7 @@ def test_row_88_room_is_not_written_while_a_step_that_had_it_runs() -> None:
     pair.network.deliver(0.0)
     [transfer] = pair.intake.importer._pulls
     assert pair.intake.importer.state(transfer) is PullState.COMPLETE
-    assert pair.decode.kv.find(PROMPT, ()) == []
+    assert pair.decode.kv.holds.find(PROMPT, ()) == []
     assert run_to_the_end(pair, 1.0) == expected()
     assert pair.decode.requests["r"].num_cached == 6
 
@@ -343,12 +344,12 @@ def test_what_cannot_be_is_refused() -> None:
 def test_a_hold_keeps_a_cached_prefix_from_being_evicted() -> None:
     pair = Pair()
     kv = pair.prefill.kv
-    blocks = kv.find(PROMPT, ())
+    blocks = kv.holds.find(PROMPT, ())
     kv.holds.hold("someone", blocks)
     for i in range(6):
         serve(pair.prefill, [i % 2] * 6, f"other{i}")
-    assert kv.find(PROMPT, ()) == blocks
-    kv.check()
+    assert kv.holds.find(PROMPT, ()) == blocks
+    check_kv(kv)
     assert "someone" in kv.holds
     with pytest.raises(PoolError, match="someone holds 3 blocks already"):
         kv.holds.hold("someone", blocks)
@@ -372,7 +373,7 @@ def test_room_is_filled_whole_or_not_at_all() -> None:
     assert pair.store.reserve("t", prefix, 2) == [0, 1]
     with pytest.raises(ValueError, match=r"room for blocks 0 to 1, \[0\] came"):
         pair.store.fill("t", prefix, {0: b"[]"})
-    assert pair.decode.kv.find(prefix.token_ids, ()) == []
+    assert pair.decode.kv.holds.find(prefix.token_ids, ()) == []
 
 
 def test_an_offer_heard_twice_is_taken_once_and_another_lease_is_given_back() -> None:

@@ -14,7 +14,6 @@ from kv_callers import make_request, random_calls
 
 from minillm.backends.hash_model import HashModel
 from minillm.core.config import EngineConfig
-from minillm.core.kv.layer_groups import GroupedKV
 from minillm.core.kv.window import Window
 from minillm.core.kv_manager import KVManager
 from minillm.core.observe.chrome_trace import chrome_trace
@@ -42,21 +41,21 @@ def test_the_random_workloads_reach_what_they_are_for() -> None:
 
 
 @pytest.mark.parametrize("first", range(0, 600, 100))
-def test_every_invariant_with_layer_groups(first: int) -> None:
+def test_every_invariant_with_cache_groups(first: int) -> None:
     for seed in range(first, first + 100):
         drive(grouped_case(random.Random(seed)))
 
 
-def test_the_random_workloads_of_layer_groups_reach_what_they_are_for() -> None:
+def test_the_random_workloads_of_cache_groups_reach_what_they_are_for() -> None:
     outcomes = [drive(grouped_case(random.Random(seed))) for seed in range(300)]
     events = [event for outcome in outcomes for event in outcome.engine.trace.events if event.group]
     kinds = Counter(event.kind for event in events)
     assert kinds["leave"] > 500
     assert min(kinds[kind] for kind in ("hit", "fork", "copy", "evict", "swap_out", "swap_in")) > 20
-    assert sum(bool(o.model.moved) and bool(o.engine.kv.others) for o in outcomes) > 3  # drafted trees
+    assert sum(bool(o.model.moved) and len(o.engine.kv.groups) > 1 for o in outcomes) > 3  # drafted trees
 
 
-def test_layer_groups_leave_the_spans_of_a_request_alone() -> None:
+def test_cache_groups_leave_the_spans_of_a_request_alone() -> None:
     """In an exported trace a fork or a swap is one, in however many groups it moves tables."""
 
     def spans(events: Sequence[TraceEvent]) -> list[Any]:
@@ -70,34 +69,34 @@ def test_layer_groups_leave_the_spans_of_a_request_alone() -> None:
         tracks = {e.request_id: None for e in events if not e.group}
         assert len(tracks) == len({e.request_id: None for e in events})
         assert spans(events) == spans([e for e in events if not e.group])
-        indexed = {block for one in (engine.kv, *engine.kv.others) for block in one.index.blocks()}
+        indexed = {block for one in engine.kv.groups for block in one.index.blocks()}
         assert engine.kv_usage().cached_blocks == len(indexed)
     assert seen > 10
 
 
-def test_layer_groups_hit_what_each_can_serve() -> None:
+def test_cache_groups_hit_what_each_can_serve() -> None:
     """All of the prefix where a layer sees all, the last of it where a window does; evicted there, it is no hit."""
-    kv = GroupedKV(21, 2, other_windows=[4], window=None)
+    kv = KVManager(21, 2, other_windows=[4])
     first = make_request("a", [1, 2, 3, 4, 5, 6, 7, 8, 9])
     assert kv.admit(first, kv.lookup(first))
     assert kv.reserve(first, 8)
     first.num_computed_tokens = 8
     kv.commit(first)
-    everything, windowed = list(kv.table("a")), list(kv.others[0].table("a"))
+    everything, windowed = [list(group.tables["a"].blocks) for group in kv.groups]
     assert windowed[:2] == [0, 0]
     assert not set(everything) & set(windowed)
     hit = kv.lookup(make_request("b", [1, 2, 3, 4, 5, 6, 7, 8, 0]))
-    assert (hit.blocks, hit.others[0].blocks) == (everything, windowed)
+    assert [its.blocks for its in hit.groups] == [everything, windowed]
     kv.release(first)
-    kv.others[0].index.remove(windowed[3])
+    kv.groups[1].index.remove(windowed[3])
     hit = kv.lookup(make_request("c", [1, 2, 3, 4, 5, 6, 7, 8, 0]))
-    assert hit.num_tokens == hit.others[0].num_tokens == 6
-    kv.others[0].index.remove(windowed[2])
+    assert (hit.num_tokens, len(hit.groups[1].blocks)) == (6, 3)
+    kv.groups[1].index.remove(windowed[2])
     hit = kv.lookup(make_request("d", [1, 2, 3, 4, 5, 6, 7, 8, 0]))
-    assert hit.num_tokens == hit.others[0].num_tokens == 4  # of what was left behind and is cached still
+    assert (hit.num_tokens, len(hit.groups[1].blocks)) == (4, 2)  # of what was left behind and is cached still
 
 
-def test_layer_groups_that_take_too_much_are_refused() -> None:
+def test_cache_groups_that_take_too_much_are_refused() -> None:
     engine, _ = make_engine(EngineConfig(block_size=2, num_blocks=21), window=None, other_windows=(None,))
     with pytest.raises(RequestError, match="need 22 KV blocks of 2, the pool has 20: lower max_tokens to 1 "):
         engine.add_request([0] * 20, SamplingParams(max_tokens=3))
@@ -117,16 +116,16 @@ def test_most_blocks_are_those_of_the_worst_way_there(tokens: int, block_size: i
 
     def held(computed: int) -> int:
         end = min(length, computed + (span or length))
-        return -(-end // block_size) - window.num_gone(computed)
+        return -(-end // block_size) - window.num_skipped_blocks(computed)
 
     for start in range(length):
         assert window.most_blocks(start, length) >= max(held(c) for c in range(start, length))
     assert window.most_blocks(0, length) <= max(held(c) for c in range(length)) + 1
     for computed in range(length):
         first_read = max(0, computed - tokens + 1)
-        assert window.num_gone(computed) <= first_read // block_size, "a block is left that is still read"
+        assert window.num_skipped_blocks(computed) <= first_read // block_size, "a block is left that is still read"
     hits = range(block_size, length, block_size)
-    assert all(h // block_size - window.num_gone(h) == min(window.reach(), h // block_size) for h in hits)
+    assert all(h // block_size - window.num_skipped_blocks(h) == min(window.reach(), h // block_size) for h in hits)
 
 
 def test_a_window_of_nothing_is_refused() -> None:
@@ -177,10 +176,10 @@ def test_a_hit_needs_no_more_than_a_window(index: str) -> None:
     other = make_request("b", [9] * 8)
     assert kv.admit(other, kv.lookup(other))
     assert kv.reserve(other, 8)  # takes the two that were free, and the two that were left
-    assert blocks[0] not in kv.index
+    assert blocks[0] not in kv.groups[0].index
     hit = kv.lookup(make_request("c", [1, 2, 3, 4, 5, 6, 7, 8, 0]))
-    assert (hit.blocks, hit.num_tokens, hit.num_gone) == ([0, 0, *blocks[2:]], 8, 2)
-    assert kv.lookup(make_request("d", [1, 2, 3, 4, 0])).blocks == []
+    assert (hit.groups[0].blocks, hit.num_tokens, hit.groups[0].num_skipped) == ([0, 0, *blocks[2:]], 8, 2)
+    assert kv.lookup(make_request("d", [1, 2, 3, 4, 0])).groups[0].blocks == []
 
 
 @pytest.mark.parametrize("drafter", ["draft model", "draft tree"])

@@ -6,11 +6,12 @@ from mutation import Edit
 
 from minillm.core.blocks import BlockPool
 from minillm.core.kv.block_keys import BlockKeys, ExtraKey
+from minillm.core.kv.cache_group import CacheGroup
 from minillm.core.kv.events import BlockEvents, PrefixReplica
 from minillm.core.kv.eviction import PriorityEvictor
 from minillm.core.kv.prefix import HashIndex
 from minillm.core.kv.radix import RadixIndex
-from minillm.core.kv.swap import HostBlocks
+from minillm.core.kv.swap import HostBlocks, Swapper
 from minillm.core.kv.tables import BlockCopies
 from minillm.core.kv_manager import KVManager
 
@@ -39,19 +40,19 @@ POOL_MUTANTS: dict[str, list[Edit]] = {
 
 # Killed by random callers of the manager, for the engine's requests do not do all that it offers.
 MANAGER_MUTANTS: dict[str, list[Edit]] = {
-    "shared block written": [Edit(KVManager, "_missing", "ref_counts[table[written]] > 1", "ref_counts[0] > 1")],
-    "copy not counted": [Edit(KVManager, "reserve", "missing + is_shared > ", "missing > ")],
-    "copied though held alone": [Edit(KVManager, "_missing", "ref_counts[table[written]] > 1", "ref_counts[0] < 1")],
-    "copied block kept": [Edit(KVManager, "_fill", "self.pool.release(source, to_front=False)", "pass")],
-    "copy not recorded": [Edit(KVManager, "_fill", "self._copies.add(source, target)", "pass")],
-    "copy the wrong way": [Edit(KVManager, "_fill", "add(source, target)", "add(target, source)")],
-    "fork not counted": [Edit(KVManager, "fork", "self.pool.touch(block)", "pass")],
+    "shared block written": [Edit(CacheGroup, "missing", "ref_counts[table[written]] > 1", "ref_counts[0] > 1")],
+    "copy not counted": [Edit(KVManager, "reserve", "sum(missing + is_shared for", "sum(missing for")],
+    "copied though held alone": [Edit(CacheGroup, "missing", "ref_counts[table[written]] > 1", "ref_counts[0] < 1")],
+    "copied block kept": [Edit(CacheGroup, "fill", "self._pool.release(source, to_front=False)", "pass")],
+    "copy not recorded": [Edit(CacheGroup, "fill", "self._copies.add(source, target)", "pass")],
+    "copy the wrong way": [Edit(CacheGroup, "fill", "add(source, target)", "add(target, source)")],
+    "fork not counted": [Edit(CacheGroup, "fork", "self._pool.touch(block)", "pass")],
     "fork shares what is in flight": [
-        Edit(KVManager, "fork", "table.blocks[: self.blocks_for(parent.num_computed_tokens)]", "list(table.blocks)")
+        Edit(CacheGroup, "fork", "table.blocks[:num_blocks]", "list(table.blocks)")
     ],
-    "swapped blocks not copied": [Edit(KVManager, "_leave", "self._copies.add(source, target)", "pass")],
+    "swapped blocks not copied": [Edit(Swapper, "_leave", "self._copies.add(source, target)", "pass")],
     "last block not swapped": [
-        Edit(KVManager, "_store", "in table.blocks[gone :", "in table.blocks[gone : -1 +")
+        Edit(Swapper, "_store", "num_skipped : num_blocks]", "num_skipped : num_blocks - 1]")
     ],
     "host block shared that still fills up": [
         Edit(HostBlocks, "store", "if i < num_full:  # a", "if True:  # a"),
@@ -61,22 +62,16 @@ MANAGER_MUTANTS: dict[str, list[Edit]] = {
     "host room counted twice": [
         Edit(HostBlocks, "store", "len(contents) - sum(host is not None for host in known) > ", "len(contents) > ")
     ],
-    "host blocks kept when back": [Edit(KVManager, "_return", "self.host.release(swapped.hosts)", "pass")],
-    "host blocks of the dead kept": [Edit(KVManager, "release", "self.host.release(swapped.hosts)", "pass")],
+    "host blocks kept when back": [Edit(Swapper, "_return", "self._host.release(swapped.hosts)", "pass")],
+    "host blocks of the dead kept": [Edit(Swapper, "drop", "self._host.release(swapped.hosts)", "pass")],
     "block of a later epoch joins": [
-        Edit(KVManager, "_still_there", "self.pool.epochs[twin.block] != twin.epoch", "False")
+        Edit(Swapper, "_still_there", "self._pool.epochs[twin.block] != twin.epoch", "False")
     ],
-    "free block joins uncached": [Edit(KVManager, "_still_there", " if self.pool.ref_counts[twin.block]", " if True")],
-    "joining block not held": [Edit(KVManager, "_hold", "self.pool.touch(block)", "pass")],
-    "joining blocks counted as free": [Edit(KVManager, "_free_for", "len(found) + revived", "len(found)")],
+    "free block joins uncached": [Edit(Swapper, "_still_there", " if self._pool.ref_counts[twin.block]", " if True")],
+    "joining block not held": [Edit(Swapper, "swap_in", "self._pool.touch(block)", "pass")],
+    "joining blocks counted as free": [Edit(CacheGroup, "needed", "len(found) + revived", "len(found)")],
     "swapped in without room": [
-        Edit(
-            KVManager,
-            "_returning",
-            "swapped.num_tokens, found)",
-            "swapped.num_tokens, found) - KVManager.most_blocks(self, swapped.num_tokens, request.num_known)"
-            " + KVManager.most_blocks(self, 0, swapped.num_tokens)",
-        )
+        Edit(Swapper, "swap_in", "request.num_known, found)", "request.num_computed_tokens, found)")
     ],
     "twin of a freed host block kept": [Edit(HostBlocks, "release", "self._forget_twin(host)", "pass")],
     "copy of a copy": [Edit(BlockCopies, "take", "sources.get(source, source)", "source")],
@@ -85,13 +80,13 @@ MANAGER_MUTANTS: dict[str, list[Edit]] = {
     "place of an image forgotten": [Edit(ExtraKey, "encoded", ", str(self.start - first).encode()", "")],
     "extra keys left out": [Edit(BlockKeys, "key", " + self.extras_of(block)", "")],
     "image left out": [Edit(BlockKeys, "extras_of", "first <= extra.start", "first == extra.start")],
-    "chain behind a lost block goes on": [Edit(KVManager, "_index", "not self.index.is_valid(chain)", "False")],
+    "chain behind a lost block goes on": [Edit(CacheGroup, "commit", "not self.index.is_valid(chain)", "False")],
     "removal not told": [Edit(BlockEvents, "on_remove", "self._tell(", "str(")],
     "parent's digest told": [Edit(BlockEvents, "on_index", "self.number, keys.digest(place)", "self.number, parent")],
     "router counts blocks behind a gap": [
         Edit(PrefixReplica, "cached_tokens", "and keys.digest(cached) in self._digests", "and self._digests")
     ],
-    "evicted block keeps its place": [Edit(KVManager, "_allocate", "owner.index.remove(block)", "0")],
+    "evicted block keeps its place": [Edit(CacheGroup, "forget", "self.index.remove(block)", "0")],
 }  # fmt: skip
 
 # Killed by random callers of an index, against a dictionary of prefixes.
@@ -129,6 +124,8 @@ EVICTION_MUTANTS: dict[str, list[Edit]] = {
     "cost of every block the same": [Edit(PriorityEvictor, "on_index", "self._cost(place)", "1.0")],
     "block evicted before those behind it": [Edit(PriorityEvictor, "pop", "not self._is_last(block)", "False")],
     "held block evicted": [Edit(PriorityEvictor, "pop", "self._live.get(block) is not entry", "False")],
-    "last block forgotten": [Edit(PriorityEvictor, "on_last", "heapq.heappush(self._heap, self._live[block])", "pass")],
+    "last block forgotten": [
+        Edit(PriorityEvictor, "on_remove", "heapq.heappush(self._heap, self._live[last])", "pass")
+    ],
     "ties by number": [Edit(PriorityEvictor, "add", "(priority, self._count, block)", "(priority, block, block)")],
 }  # fmt: skip

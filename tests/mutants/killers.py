@@ -97,7 +97,7 @@ OUTPUTS = Killer(
     2000,
 )
 WINDOW = Killer("tests/core/test_windows.py::test_every_invariant_at_every_step", windowed_workload, 1000)
-GROUPS = Killer("tests/core/test_windows.py::test_every_invariant_with_layer_groups", grouped_workload, 2000)
+GROUPS = Killer("tests/core/test_windows.py::test_every_invariant_with_cache_groups", grouped_workload, 2000)
 WINDOW_CALLS = Killer("tests/core/test_windows.py::test_the_manager_under_random_callers", windowed_calls, 1000)
 RULE = Killer(
     "tests/core/test_verification.py::test_the_rejection_rule_yields_the_target_distribution", enumeration, 100

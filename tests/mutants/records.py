@@ -28,7 +28,7 @@ LOOP_MUTANTS: dict[str, list[Edit]] = {
     "an id given out twice": [Edit(Lifecycle, "names", "self.requests.keys().isdisjoint(names)", "True")],
     "more tokens than the model takes": [Edit(engine, "longest_request", "if length > model_limit", "if False")],
     "tables of others pass the check": [
-        Edit(engine, "check_integrity", "if set(kv.tables) != {request", "if False and {request")
+        Edit(engine, "check_integrity", "if set(kv.block_tables) != {request", "if False and {request")
     ],
     "a table of another length passes the check": [
         Edit(engine, "check_integrity", "if len(blocks) != kv.blocks_for(tokens)", "if False")

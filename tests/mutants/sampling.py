@@ -33,7 +33,7 @@ DRAW_MUTANTS: dict[str, list[Edit]] = {
         Edit(draws, "_add_prompt_draws", "max(start, len(request.prompt_logprobs))", "start")
     ],
     "others of a cut group stay": [Edit(Lifecycle, "end", "group.depends_on(request)", "False")],
-    "prompt scores from the cache": [Edit(KVManager, "_lookup", "if request.wants_prompt_logits:", "if False:")],
+    "prompt scores from the cache": [Edit(KVManager, "_lookup", " or request.wants_prompt_logits", "")],
 }  # fmt: skip
 
 # Killed by workloads of searches and samples that hardly fit.

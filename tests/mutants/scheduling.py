@@ -9,6 +9,7 @@ from minillm.core.blocks import BlockPool
 from minillm.core.builder import PlanBuilder
 from minillm.core.commit import Committer
 from minillm.core.kv.block_keys import BlockKeys
+from minillm.core.kv.cache_group import CacheGroup
 from minillm.core.kv.prefix import HashIndex
 from minillm.core.kv_manager import KVManager
 from minillm.core.lifecycle import Lifecycle
@@ -29,17 +30,17 @@ NO_EXTRAS = [
 ]
 
 ENGINE_MUTANTS: dict[str, list[Edit]] = {
-    "old key kept on reuse": [Edit(KVManager, "_allocate", "owner.index.remove(block)", "0")],
+    "old key kept on reuse": [Edit(CacheGroup, "forget", "self.index.remove(block)", "0")],
     "unchained hash": [UNCHAINED, *NO_PARENT],
     "short hash without verification": [*NO_PARENT, *NO_TOKENS, *NO_EXTRAS],
     "tokens not compared": NO_TOKENS,
     "full-prompt hit": [Edit(KVManager, "lookup", "(request.num_known - 1)", "request.num_known")],
-    "one block too few": [Edit(KVManager, "_missing", "-(-num_tokens //", "-(-(num_tokens - 1) //")],
-    "one block too many": [Edit(KVManager, "_missing", "-(-num_tokens //", "-(-(num_tokens + 1) //")],
-    "hit not held": [Edit(KVManager, "_start", "self.pool.touch(block)", "pass")],
-    "revived blocks counted as free": [Edit(KVManager, "_free_for", "len(found) + revived", "len(found)")],
+    "one block too few": [Edit(CacheGroup, "missing", "-(-num_tokens //", "-(-(num_tokens - 1) //")],
+    "one block too many": [Edit(CacheGroup, "missing", "-(-num_tokens //", "-(-(num_tokens + 1) //")],
+    "hit not held": [Edit(CacheGroup, "start", "self._pool.touch(block)", "pass")],
+    "revived blocks counted as free": [Edit(CacheGroup, "needed", "len(found) + revived", "len(found)")],
     "part of a block indexed": [
-        Edit(KVManager, "_index", "num_computed_tokens // self.block_size", "num_computed_tokens")
+        Edit(CacheGroup, "commit", "num_computed_tokens // self.block_size", "num_computed_tokens")
     ],
     "released to the wrong count": [Edit(BlockPool, "release", "self.ref_counts[block] -= 1", "pass")],
     "progress kept when preempted": [Edit(Scheduler, "_preempt_one", "request.num_computed_tokens = 0", "pass")],
@@ -56,7 +57,7 @@ ENGINE_MUTANTS: dict[str, list[Edit]] = {
         Edit(Scheduler, "_preempt_one", "request.num_swaps += 1", "request.num_computed_tokens = 0")
     ],
     "swapped although the host is full": [
-        Edit(Scheduler, "_preempt_one", "self._kv.swap_out(request)", "(self._kv.swap_out(request) or True)")
+        Edit(Scheduler, "_preempt_one", "self._kv.swap.swap_out(request)", "(self._kv.swap.swap_out(request) or True)")
     ],
     "swapped in by a step that preempted": [Edit(Scheduler, "_swap_in", "and not decided.preempted", "")],
     "swapped in and not told": [Edit(Scheduler, "_swap_in", "self.swapped.remove(request)", "pass")],
@@ -91,7 +92,7 @@ ENGINE_MUTANTS: dict[str, list[Edit]] = {
         Edit(Scheduler, "_has_place", "len(self.running) - given_back", "len(self.running) // 2")
     ],
     "plans in flight see the table shrink": [
-        Edit(KVManager, "_drop", "table.blocks = table.blocks[:keep]", "del table.blocks[keep:]")
+        Edit(CacheGroup, "_drop", "table.blocks = table.blocks[:keep]", "del table.blocks[keep:]")
     ],
     "indexed one decode late": [
         Edit(Committer, "_commit_decodes", "num_computed_tokens % size == 0", "num_computed_tokens % size == 1")

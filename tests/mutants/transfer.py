@@ -5,7 +5,6 @@ from __future__ import annotations
 from mutation import Edit
 
 from minillm.core.kv.holds import BlockHolds
-from minillm.core.kv_manager import KVManager
 from minillm.transfer import DeviceStore, Importer, Intake, Source
 from minillm.transfer.tiers import SlotStore
 
@@ -72,10 +71,10 @@ HAND_OFF_MUTANTS: dict[str, list[Edit]] = {
     "asked again what was answered": [Edit(Importer, "tick", "now_s >= pull.sent_s + self._retry_s", "True")],
     "filed before the end of the chain": [Edit(BlockHolds, "file", "chain = filed[0]", "pass")],
     "what came is not filed": [
-        Edit(DeviceStore, "fill", "kv.file_held(holder, prefix.token_ids, prefix.extras)", "pass")
+        Edit(DeviceStore, "fill", "holds.file(holder, prefix.token_ids, prefix.extras)", "pass")
     ],
     "the salt lost on the way": [Edit(DeviceStore, "fill", "prefix.token_ids, prefix.extras", "prefix.token_ids, ()")],
-    "blocks of a salt not found": [Edit(KVManager, "find", "token_ids, extra_keys", "token_ids, ()")],
+    "blocks of a salt not found": [Edit(BlockHolds, "find", "token_ids, extra_keys, g", "token_ids, (), g")],
 }
 
 # Killed by random callers of one tier.

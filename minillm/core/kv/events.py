@@ -10,7 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
+from minillm.core.blocks import PoolError
 from minillm.core.kv.block_keys import BlockKeys, ExtraKey, Hash, digest128
+from minillm.core.kv.holds import only_group
+from minillm.core.kv_manager import KVManager
 
 
 class BlockStored(NamedTuple):
@@ -55,7 +58,10 @@ class BlockEvents:
         self._stored[block] = event
         self._tell(event)
 
-    def on_remove(self, block: int) -> None:
+    def on_hit(self, block: int) -> None:
+        """A hit changes nothing for a router."""
+
+    def on_remove(self, block: int, last: int) -> None:
         """``block`` left the index."""
         self.number += 1
         self._tell(BlockRemoved(self.number, self._stored.pop(block).digest))
@@ -63,6 +69,21 @@ class BlockEvents:
     def _tell(self, event: BlockEvent) -> None:
         for listener in self._listeners:
             listener(event)
+
+
+def block_events(kv: KVManager) -> BlockEvents:
+    """The events of a manager's index; asked for the first time while nothing is indexed, for none may be missed.
+
+    ``PoolError`` if that is too late, and with several cache groups: a block of one says nothing of what is hit.
+    """
+    index = only_group(kv.groups, "events of cached blocks").index
+    for observer in kv.observers:
+        if isinstance(observer, BlockEvents):
+            return observer
+    if len(index):
+        raise PoolError(f"{len(index)} blocks are indexed already: ask for events before the first request")
+    kv.observers.append(events := BlockEvents())
+    return events
 
 
 class PrefixReplica:

@@ -17,7 +17,10 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
+
+if TYPE_CHECKING:
+    from minillm.core.kv.block_keys import BlockKeys
 
 EvictionName = Literal["lru", "lfu", "cost"]
 _Entry = tuple[float, int, int]  # priority, number in the order of release, block
@@ -69,7 +72,7 @@ class PriorityEvictor:
     def __contains__(self, block: int) -> bool:
         return block in self._live
 
-    def on_index(self, block: int, place: int) -> None:
+    def on_index(self, block: int, place: int, keys: BlockKeys | None = None) -> None:
         """The block is indexed, with ``place`` blocks before it: a first use."""
         self._uses[block] = 1
         if self._cost is not None:
@@ -79,11 +82,11 @@ class PriorityEvictor:
         """A request found the block in the index."""
         self._uses[block] += 1
 
-    def on_last(self, block: int) -> None:
-        """Nothing is indexed behind the block any more."""
-        if block in self._waiting:
-            del self._waiting[block]
-            heapq.heappush(self._heap, self._live[block])
+    def on_remove(self, block: int, last: int) -> None:
+        """Nothing is indexed behind ``last`` any more."""
+        if last in self._waiting:
+            del self._waiting[last]
+            heapq.heappush(self._heap, self._live[last])
 
     def add(self, block: int) -> None:
         self._count += 1

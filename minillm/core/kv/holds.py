@@ -6,16 +6,22 @@ part of it, and stays held until it is let go.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from minillm.core.blocks import BlockPool, PoolError
-from minillm.core.kv.block_keys import BlockKeys
-from minillm.core.kv.index import Link, PrefixIndex
+from minillm.core.kv.block_keys import BlockKeys, ExtraKey, Hash
+from minillm.core.kv.cache_group import Allocate, CacheGroup
 from minillm.core.kv.tables import BlockCopies
-from minillm.core.observe.trace import Trace
 
-Allocate = Callable[[str, int], list[int]]
-File = Callable[[Link, int, int, BlockKeys], "tuple[Link, bool] | None"]
+
+def only_group(groups: Sequence[CacheGroup], what: str) -> CacheGroup:
+    """The cache group of a model that has one; ``PoolError`` for others, whose blocks are nobody's whole K/V."""
+    if len(groups) > 1:
+        raise PoolError(
+            f"{what} with {len(groups)} cache groups, one is supported: "
+            "set free_behind_window=False, then all layers share their blocks"
+        )
+    return groups[0]
 
 
 class BlockHolds:
@@ -24,19 +30,17 @@ class BlockHolds:
     def __init__(
         self,
         pool: BlockPool,
-        index: PrefixIndex,
         copies: BlockCopies,
-        trace: Trace,
+        groups: Sequence[CacheGroup],
         allocate: Allocate,
-        file: File,
+        hash_function: Hash,
     ) -> None:
-        """``allocate`` and ``file`` are the KV manager's own: they evict, and tell whom evictions concern."""
+        """``allocate`` is the KV manager's own: it evicts, and tells whom evictions concern."""
         self._pool = pool
-        self._index = index
         self._copies = copies
-        self._trace = trace
+        self._groups = groups
         self._allocate = allocate
-        self._file = file
+        self._hash = hash_function
         self._blocks: dict[str, list[int]] = {}
 
     def __contains__(self, holder: object) -> bool:
@@ -57,15 +61,15 @@ class BlockHolds:
         for block in blocks:
             self._pool.touch(block)
         self._blocks[holder] = list(blocks)
-        self._trace.emit("hit", holder, blocks)
+        self._groups[0].trace.emit("hit", holder, blocks)
 
     def take(self, holder: str, count: int) -> bool:
         """Take ``count`` more blocks, to be written from outside. False, and nothing done, without room."""
         if count > self._pool.num_free:
             return False
-        blocks = self._allocate(holder, count)
+        blocks = self._allocate(holder, count, self._groups[0].trace)
         self._blocks.setdefault(holder, []).extend(blocks)
-        self._trace.emit("allocate", holder, blocks)
+        self._groups[0].trace.emit("allocate", holder, blocks)
         return True
 
     def await_copies(self, holder: str) -> bool:
@@ -73,25 +77,32 @@ class BlockHolds:
         blocks = self.blocks(holder)
         return self._copies.come_from(blocks) or self._copies.go_to(blocks)
 
-    def file(self, holder: str, keys: BlockKeys) -> None:
-        """The holder's blocks hold the first keys now: index those that are not."""
-        blocks = self._blocks[holder]
-        known, chain = self._index.match(keys, len(blocks))
+    def find(self, token_ids: Sequence[int], extra_keys: Sequence[ExtraKey]) -> list[int]:
+        """The cached blocks of a prefix, as many as there are from its beginning. Changes nothing."""
+        group = only_group(self._groups, "a transfer of blocks")
+        keys = BlockKeys(token_ids, extra_keys, group.block_size, self._hash)
+        return group.index.match(keys, len(token_ids) // group.block_size)[0]
+
+    def file(self, holder: str, token_ids: Sequence[int], extra_keys: Sequence[ExtraKey]) -> None:
+        """The holder's blocks are the first blocks of this prefix, whole by now: index those that are not."""
+        group, blocks = only_group(self._groups, "a transfer of blocks"), self._blocks[holder]
+        keys = BlockKeys(token_ids, extra_keys, group.block_size, self._hash)
+        known, chain = group.index.match(keys, len(blocks))
         added = []
-        for place in range(len(known), len(blocks)):
-            filed = self._file(chain, blocks[place], place, keys)
+        for block in blocks[len(known) :]:
+            filed = group.file(chain, block, keys)
             if filed is None:
                 break
             chain = filed[0]
             if filed[1]:
-                added.append(blocks[place])
+                added.append(block)
         if added:
-            self._trace.emit("index", holder, added)
+            group.trace.emit("index", holder, added)
 
     def let_go(self, holder: str) -> None:
         """Give up all that is held, if anything; what is indexed stays cached."""
         blocks = self._blocks.pop(holder, [])[::-1]
         for block in blocks:
-            self._pool.release(block, to_front=block not in self._index)
+            self._pool.release(block, to_front=block not in self._groups[0].index)
         if blocks:
-            self._trace.emit("free", holder, blocks)
+            self._groups[0].trace.emit("free", holder, blocks)

@@ -36,8 +36,8 @@ def within_reach(blocks: list[int], reach: int) -> list[int]:
         run = 0 if block == NULL_BLOCK else run + 1
         if run >= min(reach, i + 1):
             end = i + 1
-    gone = max(0, end - reach)
-    return [NULL_BLOCK] * gone + blocks[gone:end]
+    num_skipped = max(0, end - reach)
+    return [NULL_BLOCK] * num_skipped + blocks[num_skipped:end]
 
 
 class PrefixIndex(Protocol):
@@ -80,3 +80,16 @@ class PrefixIndex(Protocol):
 
     def check(self) -> None:
         """Raise ``PoolError`` unless blocks and positions agree both ways."""
+
+
+class IndexObserver(Protocol):
+    """Hears what becomes of indexed blocks, at once; it must not raise."""
+
+    def on_index(self, block: int, place: int, keys: BlockKeys) -> None:
+        """The block was filed under key ``place`` of ``keys``."""
+
+    def on_hit(self, block: int) -> None:
+        """A request found the block."""
+
+    def on_remove(self, block: int, last: int) -> None:
+        """The block left the index. Nothing is indexed behind ``last`` any more; the null block if nothing changed."""

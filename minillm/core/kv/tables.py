@@ -1,4 +1,4 @@
-"""What the KV manager keeps: a request's table on the device, or its blocks on the host; copies that are due."""
+"""A request's blocks in one cache group, what a request hits in each of them, and copies that are due."""
 
 from __future__ import annotations
 
@@ -14,29 +14,31 @@ class Table:
     """A request's blocks, and how far they are indexed."""
 
     blocks: list[int] = field(default_factory=list)
-    chain: Link | None = None  # None if they are not, or can not be
+    chain: Link | None = None  # None if they cannot be
     keys: BlockKeys | None = None  # None without prefix caching
-    num_gone: int = 0  # first blocks that a window has left behind: the null block is in their place
+    num_skipped: int = 0  # first blocks that no token to come reads: the null block is in their place
 
 
-@dataclass(slots=True)
-class SwappedTable:
-    """The K/V of a request that was preempted by swapping is in these host blocks."""
+@dataclass(frozen=True, slots=True)
+class GroupHit:
+    """Cached blocks of one cache group."""
 
-    hosts: list[int]  # of what a window has not left behind
-    table: Table  # without its blocks
-    num_tokens: int
+    blocks: list[int]  # the null block where a window has no need of one
+    chain: Link
+    num_skipped: int = 0  # null blocks, at the beginning
+
+    @property
+    def held(self) -> list[int]:
+        """The blocks that a request takes hold of."""
+        return self.blocks[self.num_skipped :] if self.num_skipped else self.blocks
 
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """Cached blocks that hold a request's first tokens. Valid until the next allocation."""
+    """Cached blocks that hold a request's first ``num_tokens`` tokens. Valid until the next allocation."""
 
-    blocks: list[int]  # the null block where a window has no need of one
     num_tokens: int
-    chain: Link | None
-    num_gone: int = 0  # null blocks, at the beginning
-    others: tuple[Hit, ...] = ()  # of the other layer groups: `minillm.core.kv.layer_groups`
+    groups: tuple[GroupHit, ...]
 
 
 class BlockCopies:

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from minillm.core.observe.trace import Kind, TraceEvent
+from minillm.core.hooks import Kind
+from minillm.core.observe.trace import TraceEvent
 
 _ENGINE, _REQUESTS = 1, 2  # processes
 

@@ -34,35 +34,9 @@ Kinds, and what their fields mean:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
-Kind = Literal[
-    "arrive",
-    "hit",
-    "admit",
-    "fork",
-    "copy",
-    "evict",
-    "allocate",
-    "leave",
-    "schedule",
-    "draft",
-    "verify",
-    "index",
-    "undo",
-    "land",
-    "drop",
-    "token",
-    "preempt",
-    "retire",
-    "swap_out",
-    "swap_in",
-    "host_free",
-    "free",
-    "abort",
-    "finish",
-    "error",
-]
+from minillm.core.hooks import Kind, Trace
 
 
 class TraceEvent(NamedTuple):
@@ -77,14 +51,15 @@ class TraceEvent(NamedTuple):
     computed: int = 0
     token_id: int = -1
     note: str = ""
-    group: int = 0  # of layers, whose blocks these are: `minillm.core.kv.layer_groups`
+    group: int = 0  # the cache group whose blocks these are
 
 
-class Trace:
-    """Appends events under the current step and time, which the engine sets. Disabled, it keeps nothing."""
+class EventLog(Trace):
+    """Appends events under the current step and time, which the engine sets."""
 
-    def __init__(self, enabled: bool = True) -> None:
-        self.enabled = enabled
+    enabled = True
+
+    def __init__(self) -> None:
         self.events: list[TraceEvent] = []
         self.step = 0
         self.time_s = 0.0
@@ -104,19 +79,24 @@ class Trace:
         note: str = "",
         group: int = 0,
     ) -> None:
-        if self.enabled:
-            blocks = tuple(blocks)
-            self.events.append(
-                TraceEvent(self.step, self.time_s, kind, request_id, blocks, tokens, computed, token_id, note, group)
-            )
+        blocks = tuple(blocks)
+        self.events.append(
+            TraceEvent(self.step, self.time_s, kind, request_id, blocks, tokens, computed, token_id, note, group)
+        )
 
 
 class GroupTrace(Trace):
-    """What one layer group does, as events of another trace."""
+    """What one cache group does, as events of another trace."""
+
+    enabled = True
 
     def __init__(self, trace: Trace, group: int) -> None:
-        super().__init__(trace.enabled)
         self._trace, self._group = trace, group
 
     def emit(self, kind: Kind, request_id: str, *args: Any, **fields: Any) -> None:
         self._trace.emit(kind, request_id, *args, **{**fields, "group": self._group})
+
+
+def group_trace(trace: Trace, group: int) -> Trace:
+    """What cache group ``group`` writes to: its events carry its number."""
+    return GroupTrace(trace, group) if group and trace.enabled else trace

@@ -72,7 +72,7 @@ def check_room(num_prompt: int, max_total_tokens: int, kv: KVManager, beams: int
     needed = beams * kv.most_blocks(0, max_total_tokens - 1)
     total, block_size = kv.pool.num_blocks - 1, kv.block_size
     if needed > total:
-        most = total // (beams * (1 + len(kv.others))) * block_size + 1 - num_prompt
+        most = total // (beams * len(kv.groups)) * block_size + 1 - num_prompt
         way_out = f"lower max_tokens to {most:,}" if most > 0 else "shorten the prompt"
         whose = "" if beams == 1 else f" for each of {beams} beams"
         raise RequestError(
