@@ -156,7 +156,7 @@ class RouterCallers:
         if ends and draw.choice([True, False]):
             gone = draw.choice(sorted(ends))
             cached.remove(gone)
-            events.on_remove(self.block_of[name, gone])
+            events.on_remove(self.block_of[name, gone], 0)
             return
         request = self.incoming(draw)
         for prefix in prefixes_of(request):

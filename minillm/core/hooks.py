@@ -19,7 +19,9 @@ class Trace:
     """Takes the decisions of a run and keeps none of them."""
 
     enabled = False
-    events: Sequence[Any] = ()
+
+    def __init__(self) -> None:
+        self.events: list[Any] = []  # stays empty
 
     def mark(self, step: int, time_s: float) -> None:
         """The events from now on are of this step and time."""

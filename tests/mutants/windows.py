@@ -21,7 +21,7 @@ WINDOW_MUTANTS: dict[str, list[Edit]] = {
         Edit(Window, "num_skipped_blocks", "// self.block_size", "// self.block_size + (num_computed_tokens > 8)")
     ],
     "left a block late": [Edit(Window, "num_skipped_blocks", "- self._kept()", "- self._kept() - 3")],
-    "never left": [Edit(WindowedGroup, "commit", "self.free_skipped_blocks(request)", "pass")],
+    "never left": [Edit(WindowedGroup, "free_skipped_blocks", "if end <= first:", "if True:")],
     "left by tokens that a draft may lose": [
         Edit(
             WindowedGroup,
@@ -44,7 +44,7 @@ WINDOW_MUTANTS: dict[str, list[Edit]] = {
     "hit a block short of the window": [Edit(Window, "reach", "-(-self._kept() // self.block_size)", "1")],
 }  # fmt: skip
 
-# Killed by workloads on a model with layer groups.
+# Killed by workloads on a model with cache groups.
 GROUP_MUTANTS: dict[str, list[Edit]] = {
     "another group's tables": [
         Edit(PlanBuilder, "build", "[group.tables[request_id].blocks", "[self._kv.table(request_id)")

@@ -60,6 +60,7 @@ class EventLog(Trace):
     enabled = True
 
     def __init__(self) -> None:
+        super().__init__()
         self.events: list[TraceEvent] = []
         self.step = 0
         self.time_s = 0.0
@@ -91,6 +92,7 @@ class GroupTrace(Trace):
     enabled = True
 
     def __init__(self, trace: Trace, group: int) -> None:
+        super().__init__()
         self._trace, self._group = trace, group
 
     def emit(self, kind: Kind, request_id: str, *args: Any, **fields: Any) -> None:
