@@ -7,9 +7,9 @@ import re
 from traced_path import PACKAGE, plain_request
 
 # A file or a line more than this needs a reason, which then stands here.
-CORE_FILES, CORE_LINES = 14, 2_340  # directly in `minillm/core`
+CORE_FILES, CORE_LINES = 14, 2_100  # directly in `minillm/core`
 # A layer's mixer and its feed-forward are files of their own: an architecture adds to them, and changes no other.
-FILES, LINES = 30, 5_090  # of the whole path
+FILES, LINES = 31, 4_900  # of the whole path
 SWITCHES = 75  # calls of a decode step into another file than the call before it
 
 
