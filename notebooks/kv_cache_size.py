@@ -21,12 +21,13 @@ with app.setup:
 
 @app.cell
 def _():
-    # minillm.core.kv_manager.KVManager.blocks_for: the blocks that so many tokens need, which a request must find free
-    # to be admitted. Return twice as many, and the last of the burst waits for room to spare.
-    def blocks_for(self, num_tokens):
-        return -(-num_tokens // self.block_size)
+    # minillm.core.kv_manager.KVManager.needed: the free blocks that a request needs for all its known tokens, and must
+    # find to be admitted. Return twice as many, and the last of the burst waits for room to spare.
+    def needed(self, request, hit):
+        pairs = zip(self.groups, hit.groups, strict=True)
+        return sum(group.needed(hit.num_tokens, request.num_known, its.held) for group, its in pairs)
 
-    mine = {"kv.blocks_for": blocks_for}
+    mine = {"kv.needed": needed}
     return (mine,)
 
 

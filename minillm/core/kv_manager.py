@@ -82,9 +82,6 @@ class KVManager:
         """The live block table of an admitted request in group 0; the null block where a window skips one."""
         return self.block_tables[request_id].blocks
 
-    def blocks_for(self, num_tokens: int) -> int:
-        return -(-num_tokens // self.block_size)
-
     def lookup(self, request: Request) -> Hit:
         """The cached blocks of a request that waits. Changes nothing.
 

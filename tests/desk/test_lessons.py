@@ -258,10 +258,10 @@ def test_the_other_changes_that_cells_name_do_what_they_say() -> None:
     assert [lane.text for lane in cached.sides[0].record.lanes.values()] == [
         lane.text for lane in played("kv_cache_on_off").sides[0].record.lanes.values()
     ]
-    reserved = changed("block_manager", "self._missing(request, num_tokens)",
-                       "self._missing(request, request.max_total_tokens)", alone=True)  # fmt: skip
+    reserved = changed("block_manager", "group.missing(request, num_tokens)",
+                       "group.missing(request, request.max_total_tokens)", alone=True)  # fmt: skip
     assert of(reserved)["kv_peak_bytes"] > of(played("block_manager"))["kv_peak_bytes"]
-    fewer = changed("kv_cache_size", "return -(", "return 2 * -(")
+    fewer = changed("kv_cache_size", "return sum(", "return 2 * sum(")
     most = [max(row[7] for row in one.sides[0].record.rows) for one in (fewer, played("kv_cache_size"))]
     assert most == [8, 9]
     first = changed("preemption", "victim = max(", "victim = min(")

@@ -31,7 +31,7 @@ LOOP_MUTANTS: dict[str, list[Edit]] = {
         Edit(engine, "check_integrity", "if set(kv.block_tables) != {request", "if False and {request")
     ],
     "a table of another length passes the check": [
-        Edit(engine, "check_integrity", "if len(blocks) != kv.blocks_for(tokens)", "if False")
+        Edit(engine, "check_integrity", "if len(blocks) != -(-tokens // kv.block_size)", "if False")
     ],
     "the wait for an abort counts": [
         Edit(metrics, "request_metrics", "times[-1] if times else request.finished_s", "request.finished_s")

@@ -33,7 +33,7 @@ def check_integrity(scheduler: Scheduler, kv: KVManager) -> None:
             raise EngineError(f"of the beams of {request.group.members[0].request_id} some run and some do not")
         tokens = request.num_computed_tokens + request.num_in_flight
         for blocks in [group.tables[request.request_id].blocks for group in kv.groups]:
-            if len(blocks) != kv.blocks_for(tokens):
+            if len(blocks) != -(-tokens // kv.block_size):
                 raise EngineError(f"{request.request_id} holds {len(blocks)} blocks for {tokens} tokens")
 
 
