@@ -57,7 +57,7 @@ class NumericBackend(ABC):
         self._host_caches: list[Cache] = []
         self._block_size = self._num_blocks = self._num_host_blocks = 0
         self._places: list[tuple[int, int]] = []  # for each layer its group, and its place in the group
-        self._rotations: list[tuple[Array, Array]] = []  # for each rope (cos, sin) [positions, 1, dim / 2]
+        self._rotations: list[tuple[Array, ...]] = []  # for each rope (cos, sin) [positions, 1, dim / 2]
         self._num_rotated = 0  # positions in these tables
 
     @property
@@ -328,8 +328,10 @@ class NumericBackend(ABC):
 
     def _rotate_up_to(self, num_positions: int) -> None:
         """Make the tables of cosines and sines of the first positions, for each rope of the model."""
-        turns = [angles(inverse_frequencies(rope), np.arange(num_positions))[:, None, :] for rope in self.spec.ropes]
-        self._rotations = [(self.vector(np.cos(turn)), self.vector(np.sin(turn))) for turn in turns]
+        self._rotations = []
+        for rope in self.spec.ropes:
+            turn = angles(inverse_frequencies(rope), np.arange(num_positions))[:, None, :]
+            self._rotations.append(tuple(self.vector(part * rope.amplitude) for part in (np.cos(turn), np.sin(turn))))
         self._num_rotated = num_positions
 
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:

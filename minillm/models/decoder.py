@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from minillm.models.feed_forward import DenseFeedForward, ExpertsFeedForward, build_feed_forward
-from minillm.models.mixers import AttentionMixer, Cache, build_mixer
+from minillm.models.mixers import AnyMixer, Cache, build_mixer
 from minillm.models.reader import Reader
 from minillm.models.spec import ModelSpec
 from minillm.ops.base import Array, AttentionMetadata, Batch, Ops
@@ -22,7 +22,7 @@ class Layer:
     """A layer ready to run. Norms are weights ``[hidden]``."""
 
     mixer_norm: Array
-    mixer: AttentionMixer
+    mixer: AnyMixer
     output: Linear
     post_mixer_norm: Array | None
     ffn_norm: Array

@@ -28,6 +28,7 @@ class ExpertsFeedForward:
     def __init__(self, spec: Experts, reader: Reader, prefix: str) -> None:
         self._spec = spec
         self._router = reader.linear(prefix, "router")
+        self._correction = reader.vector(reader.read(prefix + "correction")) if spec.correction else None
         each = [f"{prefix}experts.{e}." for e in range(spec.routing.count)]
         self._gate_up = [reader.linear(expert, "gate", "up") for expert in each]
         self._down = [reader.linear(expert, "down") for expert in each]
@@ -35,7 +36,7 @@ class ExpertsFeedForward:
         self._shared = DenseFeedForward(shared, reader, f"{prefix}shared.") if spec.shared_intermediate else None
 
     def __call__(self, ops: Ops, x: Array) -> Array:
-        chosen, shares = ops.route(ops.linear(x, self._router), self._spec.routing)
+        chosen, shares = ops.route(ops.linear(x, self._router), self._spec.routing, self._correction)
         out = ops.experts(x, chosen, shares, self._gate_up, self._down, self._spec.activation)
         return out if self._shared is None else out + self._shared(ops, x)
 

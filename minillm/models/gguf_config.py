@@ -14,7 +14,7 @@ from minillm.models.spec import MAX_LAYERS, Attention, Dense, LayerSpec, ModelSp
 
 ROPE_DIVISORS_TENSOR = "rope_freqs.weight"
 # llama.cpp's converter stores Q and K of these with the rotated pairs side by side.
-INTERLEAVED_ROPE = frozenset({"llama"})
+_INTERLEAVED_ROPE = frozenset({"llama"})
 
 _ARCHITECTURES = ("llama", "qwen2", "qwen3")
 _READ = frozenset(
@@ -85,6 +85,7 @@ def spec_from_gguf(
         max_positions=fields.size("context_length"),
         norm_eps=fields.number("attention.layer_norm_rms_epsilon"),
         tied_head="output.weight" not in tensors,
+        interleaved_rope=architecture in _INTERLEAVED_ROPE,
     )
 
 

@@ -7,7 +7,7 @@ model), since a file that transformers wrote leaves defaults out. Sizes have no 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -17,7 +17,9 @@ from minillm.models.spec import (
     Dense,
     Experts,
     FeedForward,
+    LatentAttention,
     LayerSpec,
+    Mixer,
     ModelSpec,
     Rope,
     SpecError,
@@ -35,6 +37,7 @@ _HARMLESS = frozenset({
     "tie_last_hidden_states", "chunk_size_feed_forward", "quantization_config", "cache_implementation",
     "is_llama_config", "transformers.js_config", "unsloth_version", "unsloth_fixed", "mlp_dropout", "resid_pdrop",
     "name_or_path", "max_length", "min_length", "do_sample", "temperature", "top_k", "top_p",
+    "aux_loss_alpha", "seq_aux", "ep_size", "num_nextn_predict_layers",
     "repetition_penalty", "router_aux_loss_coef", "output_router_logits", "router_jitter_noise", "finetuning_task",
     "task_specific_params", "tokenizer_class", "use_bfloat16",
     "tf_legacy_loss", "keys_to_ignore_at_inference", "hidden_act", "max_window_layers",
@@ -63,6 +66,19 @@ _GEMMA: dict[str, Any] = {
     "query_pre_attn_scalar": 256,
     "use_bidirectional_attention": None,
     "tie_word_embeddings": True,
+}
+_DEEPSEEK: dict[str, Any] = {
+    "hidden_act": "silu",
+    "attention_bias": False,
+    "mlp_bias": False,
+    "num_key_value_heads": None,
+    "kv_lora_rank": 512,
+    "q_lora_rank": 1536,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "qk_head_dim": None,
+    "v_head_dim": 128,
+    "moe_layer_freq": 1,
 }
 _DEFAULTS: dict[str, dict[str, Any]] = {
     "LlamaForCausalLM": {"hidden_act": "silu", "attention_bias": False, "mlp_bias": False, "num_key_value_heads": None},
@@ -96,6 +112,36 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
         "mlp_only_layers": None,
         **_WINDOWED,
     },
+    "DeepseekV2ForCausalLM": {
+        "first_k_dense_replace": 0,
+        "n_group": None,
+        "n_routed_experts": 64,
+        "n_shared_experts": 2,
+        "norm_topk_prob": False,
+        "num_experts_per_tok": None,
+        "moe_intermediate_size": 1407,
+        "routed_scaling_factor": 1.0,
+        "scoring_func": "softmax",
+        "topk_group": None,
+        "topk_method": "greedy",
+        **_DEEPSEEK,
+    },
+    "DeepseekV3ForCausalLM": {
+        "first_k_dense_replace": 3,
+        "n_group": 8,
+        "n_routed_experts": 256,
+        "num_local_experts": None,
+        "n_shared_experts": 1,
+        "norm_topk_prob": True,
+        "num_experts_per_tok": 8,
+        "moe_intermediate_size": 2048,
+        "rope_interleave": True,
+        "routed_scaling_factor": 2.5,
+        "scoring_func": "sigmoid",
+        "topk_group": 4,
+        "topk_method": "noaux_tc",
+        **_DEEPSEEK,
+    },
     "Gemma2ForCausalLM": {
         "num_key_value_heads": 4,
         "attn_logit_softcapping": 50.0,
@@ -112,6 +158,7 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
         **_GEMMA,
     },
 }
+_DEEPSEEKS = ("DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM")
 _GEMMAS = ("Gemma2ForCausalLM", "Gemma3ForCausalLM")
 _SIZES = (
     "vocab_size",
@@ -142,7 +189,7 @@ def spec_from_hf_config(config: Mapping[str, Any]) -> ModelSpec:
         hidden=hidden,
         layers=tuple(
             LayerSpec(mixer, ffn, post_norms=gemma)
-            for mixer, ffn in zip(_attention(fields, layers), _feed_forward(fields, layers), strict=True)
+            for mixer, ffn in zip(_mixers(fields, layers), _feed_forward(fields, layers), strict=True)
         ),
         max_positions=fields.size("max_position_embeddings"),
         norm_eps=fields.number("rms_norm_eps"),
@@ -150,6 +197,36 @@ def spec_from_hf_config(config: Mapping[str, Any]) -> ModelSpec:
         logit_cap=fields.optional_number("final_logit_softcapping"),
         norm_offset=1.0 if gemma else 0.0,
         embedding_scale=math.sqrt(hidden) if gemma else 1.0,
+        interleaved_rope=architecture in _DEEPSEEKS and fields.get("rope_interleave", True) is not False,
+    )
+
+
+def _mixers(fields: _Fields, layers: int) -> Sequence[Mixer]:
+    """The mixer of each layer."""
+    if fields.architecture in _DEEPSEEKS:
+        return [_latent_attention(fields)] * layers
+    return _attention(fields, layers)
+
+
+def _latent_attention(fields: _Fields) -> LatentAttention:
+    fields.demand("attention_bias", False)
+    heads, rope_dim = fields.size("num_attention_heads"), fields.size("qk_rope_head_dim")
+    if fields.get("num_key_value_heads") not in (None, heads):
+        raise SpecError(
+            f"config.json: num_key_value_heads is {fields.get('num_key_value_heads')!r}, latent attention has one for "
+            f"each of the {heads} heads"
+        )
+    rope, table = _rope(fields, rope_dim, is_windowed=False), _rope_table(fields)
+    # Beside the amplitude of cosines and sines, these models scale all scores for the stretched context.
+    stretch = _real(table.get("mscale_all_dim")) or 0.0 if rope.scaling != "none" else 0.0
+    return LatentAttention(
+        heads=heads,
+        q_rank=None if fields.get("q_lora_rank") is None else fields.size("q_lora_rank"),
+        kv_rank=fields.size("kv_lora_rank"),
+        nope_dim=fields.size("qk_nope_head_dim"),
+        value_dim=fields.size("v_head_dim"),
+        rope=rope,
+        scale_factor=_stretched(rope.factor, stretch) ** 2,
     )
 
 
@@ -190,7 +267,35 @@ def _feed_forward(fields: _Fields, layers: int) -> list[FeedForward]:
         experts = Experts(routing, fields.size("moe_intermediate_size"), activation=activation)
         step, only = fields.size("decoder_sparse_step"), fields.indices("mlp_only_layers", layers)
         return [dense if i in only or (i + 1) % step else experts for i in range(layers)]
+    if architecture in _DEEPSEEKS:
+        fields.demand("moe_layer_freq", 1)
+        first = fields.size("first_k_dense_replace", lowest=0)
+        return [dense if i < first else _deepseek_experts(fields, activation) for i in range(layers)]
     return [dense] * layers
+
+
+def _deepseek_experts(fields: _Fields, activation: Activation) -> Experts:
+    is_third = fields.architecture == "DeepseekV3ForCausalLM"
+    fields.demand("scoring_func", "sigmoid" if is_third else "softmax")
+    fields.demand("topk_method", *(["noaux_tc"] if is_third else ["greedy", "group_limited_greedy"]))
+    count = fields.size("n_routed_experts", fields.get("num_local_experts"))
+    by_group = fields.get("topk_method") != "greedy"
+    routing = Routing(
+        count,
+        fields.size("num_experts_per_tok"),
+        # transformers does not read the field of the second generation.
+        renormalize=is_third and fields.flag("norm_topk_prob"),
+        scale=fields.number("routed_scaling_factor"),
+        scoring="sigmoid" if is_third else "softmax",
+        groups=fields.size("n_group") if by_group else 1,
+        top_groups=fields.size("topk_group") if by_group else 1,
+        group_best=2 if is_third else 1,
+    )
+    if not is_third and fields.flag("norm_topk_prob"):
+        raise SpecError("config.json: norm_topk_prob is true, DeepseekV2ForCausalLM is known with false alone")
+    inner = fields.size("moe_intermediate_size")
+    shared = 0 if fields.get("n_shared_experts") is None else fields.size("n_shared_experts", lowest=0)
+    return Experts(routing, inner, inner * shared, activation, correction=is_third)
 
 
 def _architecture(config: Mapping[str, Any]) -> str:
@@ -296,8 +401,8 @@ def _slides(fields: _Fields, layers: int, switched: bool) -> list[bool]:
     return [i >= first for i in range(layers)]
 
 
-def _rope(fields: _Fields, dim: int, *, is_windowed: bool) -> Rope:
-    """From ``rope_parameters`` (transformers 5) or ``rope_theta`` and ``rope_scaling`` (before)."""
+def _rope_table(fields: _Fields) -> Mapping[str, Any]:
+    """``rope_parameters``, or what older files have in its place."""
     given = fields.get("rope_parameters")
     old = fields.get("rope_scaling")
     if given is not None and old is not None and given != old:
@@ -305,13 +410,25 @@ def _rope(fields: _Fields, dim: int, *, is_windowed: bool) -> Rope:
     table = given if given is not None else old if old is not None else {}
     if not isinstance(table, dict):
         raise SpecError(f"config.json: rope_parameters is {table!r}, an object is needed")
+    return table
+
+
+def _stretched(factor: float, weight: float) -> float:
+    """How much larger than without it scores get where a context is stretched by ``factor`` (YaRN, section 3.4)."""
+    return 1.0 if factor <= 1 else 0.1 * weight * math.log(factor) + 1.0
+
+
+def _rope(fields: _Fields, dim: int, *, is_windowed: bool) -> Rope:
+    """From ``rope_parameters`` (transformers 5) or ``rope_theta`` and ``rope_scaling`` (before)."""
+    table = _rope_table(fields)
     outer_theta = fields.get("rope_theta")
     if fields.architecture == "Gemma3ForCausalLM":  # layers with a window turn faster, and have no scaling
         layer_type = "sliding_attention" if is_windowed else "full_attention"
         if "sliding_attention" in table or "full_attention" in table:
-            table = table.get(layer_type)
-            if not isinstance(table, dict):
-                raise SpecError(f"config.json: rope_parameters has {table!r} for {layer_type}, an object is needed")
+            own = table.get(layer_type)
+            if not isinstance(own, dict):
+                raise SpecError(f"config.json: rope_parameters has {own!r} for {layer_type}, an object is needed")
+            table = own
         elif is_windowed:
             table, outer_theta = {}, fields.get("rope_local_base_freq")
     theta = table.get("rope_theta", 10000.0 if outer_theta is None else outer_theta)
@@ -323,7 +440,9 @@ def _rope(fields: _Fields, dim: int, *, is_windowed: bool) -> Rope:
         "default": (),
         "linear": ("factor",),
         "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
+        "yarn": ("factor", "original_max_position_embeddings"),
     }
+    optional = ("beta_fast", "beta_slow", "mscale", "mscale_all_dim", "attention_factor", "truncate")
     if not isinstance(kind, str) or kind not in needed:
         raise SpecError(f"config.json: rope type is {kind!r}, this engine has {', '.join(needed)}")
     given_numbers = {"rope_theta": theta}
@@ -337,10 +456,13 @@ def _rope(fields: _Fields, dim: int, *, is_windowed: bool) -> Rope:
         if number is None:
             raise SpecError(f"config.json: rope {name} is {value!r} for rope type {kind!r}, a number is needed")
         numbers[name] = number
-    allowed = {"rope_theta", "rope_type", "type", "partial_rotary_factor", *needed[kind]}
+    more = optional if kind == "yarn" else ()
+    allowed = {"rope_theta", "rope_type", "type", "partial_rotary_factor", *needed[kind], *more}
     for name, value in table.items():
         if name not in allowed and value is not None and kind != "default":
             raise SpecError(f"config.json: rope type {kind!r} has the unknown field {name} = {value!r}")
+    if kind == "yarn":
+        return _yarn(dim, numbers, table)
     return Rope(
         dim,
         theta=numbers["rope_theta"],
@@ -349,4 +471,32 @@ def _rope(fields: _Fields, dim: int, *, is_windowed: bool) -> Rope:
         low_freq_factor=numbers.get("low_freq_factor", 1.0),
         high_freq_factor=numbers.get("high_freq_factor", 4.0),
         original_max_positions=int(numbers.get("original_max_position_embeddings", 0)),
+    )
+
+
+def _yarn(dim: int, numbers: Mapping[str, float], table: Mapping[str, Any]) -> Rope:
+    """The defaults and the amplitude are those of transformers; a weight that is 0 counts as none."""
+    names = ("beta_fast", "beta_slow", "mscale", "mscale_all_dim", "attention_factor")
+    given = {name: table.get(name) for name in names}
+    found = {name: _real(value) for name, value in given.items()}
+    for name, value in given.items():
+        if value is not None and found[name] is None:
+            raise SpecError(f"config.json: rope {name} is {value!r} for rope type 'yarn', a number is needed")
+    factor, amplitude = numbers["factor"], found["attention_factor"]
+    if amplitude is None:
+        own, of_all = found["mscale"], found["mscale_all_dim"]
+        amplitude = _stretched(factor, own) / _stretched(factor, of_all) if own and of_all else _stretched(factor, 1)
+    truncate = table.get("truncate", True)
+    if not isinstance(truncate, bool):
+        raise SpecError(f"config.json: rope truncate is {truncate!r}, true or false is needed")
+    return Rope(
+        dim,
+        numbers["rope_theta"],
+        "yarn",
+        factor=factor,
+        beta_fast=found["beta_fast"] or 32.0,
+        beta_slow=found["beta_slow"] or 1.0,
+        truncate=truncate,
+        amplitude=amplitude,
+        original_max_positions=int(numbers["original_max_position_embeddings"]),
     )

@@ -12,7 +12,7 @@ from minillm.loaders.files import LoadError, read_json
 from minillm.loaders.gguf import GGUFFile
 from minillm.loaders.quantized import check_quantization
 from minillm.loaders.safetensors import SafetensorsDirectory
-from minillm.models.gguf_config import INTERLEAVED_ROPE, ROPE_DIVISORS_TENSOR, spec_from_gguf
+from minillm.models.gguf_config import ROPE_DIVISORS_TENSOR, spec_from_gguf
 from minillm.models.hf_config import spec_from_hf_config
 from minillm.models.spec import ModelSpec, SpecError
 from minillm.models.tokenizer import Tokenizer, load_tokenizer
@@ -138,7 +138,6 @@ def _load_gguf(path: Path) -> LoadedModel:
             source,
             spec,
             "gguf",
-            interleaved_rope=spec.architecture in INTERLEAVED_ROPE,
             elsewhere=frozenset({ROPE_DIVISORS_TENSOR}),
         ),
         gguf_metadata=metadata,

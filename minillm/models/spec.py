@@ -33,10 +33,14 @@ class Rope:
 
     dim: int
     theta: float = 10000.0
-    scaling: Literal["none", "linear", "llama3", "divisors"] = "none"
+    scaling: Literal["none", "linear", "llama3", "yarn", "divisors"] = "none"
     factor: float = 1.0
     low_freq_factor: float = 1.0
     high_freq_factor: float = 4.0
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    truncate: bool = True  # of YaRN: whether the range of blended frequencies is rounded outward
+    amplitude: float = 1.0  # of YaRN: what cosines and sines are multiplied by
     original_max_positions: int = 0
     divisors: tuple[float, ...] = ()
 
@@ -45,7 +49,15 @@ class Rope:
             yield f"head_dim is {self.dim}, rotary embedding needs pairs"
         if self.divisors and len(self.divisors) != self.dim // 2:
             yield f"{len(self.divisors)} rope divisors for head_dim {self.dim}, it needs {self.dim // 2}"
-        yield from _not_positive(self, "theta", "factor", "low_freq_factor", "high_freq_factor", prefix="rope ")
+        numbers = ("theta", "factor", "low_freq_factor", "high_freq_factor", "beta_fast", "beta_slow", "amplitude")
+        yield from _not_positive(self, *numbers, prefix="rope ")
+        if self.scaling == "yarn" and not (
+            self.beta_fast > self.beta_slow and self.original_max_positions >= 1 and self.theta > 1
+        ):
+            yield (
+                f"yarn rope has beta_fast {self.beta_fast}, beta_slow {self.beta_slow}, theta {self.theta}, original "
+                f"length {self.original_max_positions}: fast must be above slow, theta above 1, the length at least 1"
+            )
         if self.scaling == "llama3" and not (
             self.high_freq_factor > self.low_freq_factor and self.original_max_positions >= 1
         ):
@@ -106,6 +118,55 @@ class Attention:
 
 
 @dataclass(frozen=True)
+class LatentAttention:
+    """Attention whose keys and values are made of one latent vector a token (DeepSeek-V2, section 2.1).
+
+    A head's key is ``nope_dim`` elements of the latent vector's, then ``rope.dim`` rotated ones that all heads share.
+    """
+
+    heads: int
+    q_rank: int | None  # of the vector that queries are made of; None: they are made of the hidden state
+    kv_rank: int
+    nope_dim: int
+    value_dim: int
+    rope: Rope
+    scale_factor: float = 1.0  # what head_dim ** -0.5 is multiplied by
+    output_bias: bool = False
+
+    window = None
+
+    def problems(self) -> Iterator[str]:
+        yield from _below_one(self, "heads", "kv_rank", "nope_dim", "value_dim")
+        if self.q_rank is not None:
+            yield from _below_one(self, "q_rank")
+        yield from self.rope.problems()
+        yield from _not_positive(self, "scale_factor")
+
+    @property
+    def head_dim(self) -> int:
+        """Elements of a query, and of a key."""
+        return self.nope_dim + self.rope.dim
+
+    @property
+    def output_size(self) -> int:
+        return self.heads * self.value_dim
+
+    @property
+    def score_scale(self) -> float:
+        return self.scale_factor / math.sqrt(self.head_dim)
+
+    @property
+    def cache(self) -> CacheSpec:
+        return CacheSpec(((1, self.kv_rank + self.rope.dim),))
+
+    def matrix_elements(self, hidden: int) -> int:
+        q_size = self.heads * self.head_dim
+        queries = hidden * q_size if self.q_rank is None else self.q_rank * (hidden + q_size)
+        made = self.kv_rank * self.heads * (self.nope_dim + self.value_dim)
+        return queries + hidden * (self.kv_rank + self.rope.dim) + made + hidden * self.output_size
+
+
+@dataclass(frozen=True)
 class Dense:
     """``down(activation(gate(x)) * up(x))``."""
 
@@ -131,12 +192,13 @@ class Experts:
     intermediate: int
     shared_intermediate: int = 0
     activation: Activation = "silu"
+    correction: bool = False  # whether a bias is added to scores while experts are chosen
 
     def problems(self) -> Iterator[str]:
         r = self.routing
         yield from _below_one(self, "intermediate")
-        yield from _below_one(r, "count", "per_token", "groups", "top_groups", prefix="experts' ")
-        if r.groups < 1 or r.count % r.groups or r.top_groups > r.groups:
+        yield from _below_one(r, "count", "per_token", "groups", "top_groups", "group_best", prefix="experts' ")
+        if r.groups < 1 or r.count % r.groups or r.top_groups > r.groups or r.group_best > r.count // r.groups:
             yield f"{r.count} experts in {r.groups} groups, {r.top_groups} of which are taken: groups are equally large"
         elif r.per_token > r.count // r.groups * r.top_groups:
             yield f"{r.per_token} experts a token, there are {r.count // r.groups * r.top_groups} to choose from"
@@ -147,7 +209,7 @@ class Experts:
         return hidden * (self.routing.count + 3 * visited)
 
 
-Mixer = Attention
+Mixer = Attention | LatentAttention
 FeedForward = Dense | Experts
 
 
@@ -182,6 +244,7 @@ class ModelSpec:
     logit_cap: float | None = None
     norm_offset: float = 0.0  # added to every norm's weight (Gemma stores weight - 1)
     embedding_scale: float = 1.0
+    interleaved_rope: bool = False  # rows that are rotated together are stored side by side, not in halves
 
     def __post_init__(self) -> None:
         for problem in self._problems():

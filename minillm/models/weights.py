@@ -13,7 +13,7 @@ import numpy as np
 
 from minillm.loaders.files import LoadError
 from minillm.loaders.tensors import Float32, TensorSource
-from minillm.models.spec import Dense, Experts, FeedForward, LayerSpec, Mixer, ModelSpec
+from minillm.models.spec import Attention, Dense, Experts, FeedForward, LatentAttention, LayerSpec, Mixer, ModelSpec
 
 Naming = Literal["huggingface", "gguf"]
 
@@ -52,12 +52,21 @@ _POST_NORM_LAYER = {
 # Experts have no name in GGUF here: files that hold them are refused before.
 _EXPERTS = {
     "router": "mlp.gate.weight",
+    "correction": "mlp.gate.e_score_correction_bias",
     "gate": "mlp.experts.{}.gate_proj.weight",
     "up": "mlp.experts.{}.up_proj.weight",
     "down": "mlp.experts.{}.down_proj.weight",
     "shared.gate": "mlp.shared_experts.gate_proj.weight",
     "shared.up": "mlp.shared_experts.up_proj.weight",
     "shared.down": "mlp.shared_experts.down_proj.weight",
+}
+# Nor have latent vectors.
+_LATENT = {
+    "q_down": "self_attn.q_a_proj.weight",
+    "q_norm": "self_attn.q_a_layernorm.weight",
+    "kv_down": "self_attn.kv_a_proj_with_mqa.weight",
+    "kv_norm": "self_attn.kv_a_layernorm.weight",
+    "kv": "self_attn.kv_b_proj.weight",
 }
 _MIXTRAL_EXPERTS = {
     "router": "block_sparse_moe.gate.weight",
@@ -91,6 +100,8 @@ def layer_shapes(layer: LayerSpec, hidden: int) -> Shapes:
 
 
 def _mixer_shapes(mixer: Mixer, hidden: int) -> Shapes:
+    if isinstance(mixer, LatentAttention):
+        return _latent_shapes(mixer, hidden)
     q, kv = mixer.q_size, mixer.kv_size
     shapes: Shapes = {"q": (q, hidden), "k": (kv, hidden), "v": (kv, hidden), "output": (hidden, q)}
     if mixer.qkv_bias:
@@ -102,12 +113,25 @@ def _mixer_shapes(mixer: Mixer, hidden: int) -> Shapes:
     return shapes
 
 
+def _latent_shapes(mixer: LatentAttention, hidden: int) -> Shapes:
+    shapes: Shapes = {
+        "q": (mixer.heads * mixer.head_dim, mixer.q_rank or hidden),
+        "kv_down": (mixer.kv_rank + mixer.rope.dim, hidden),
+        "kv_norm": (mixer.kv_rank,),
+        "kv": (mixer.heads * (mixer.nope_dim + mixer.value_dim), mixer.kv_rank),
+        "output": (hidden, mixer.output_size),
+    }
+    return shapes | ({"q_down": (mixer.q_rank, hidden), "q_norm": (mixer.q_rank,)} if mixer.q_rank else {})
+
+
 def _ffn_shapes(ffn: FeedForward, hidden: int) -> Shapes:
     if isinstance(ffn, Dense):
         shapes = _gated(hidden, ffn.intermediate)
         biases: Shapes = {"gate_bias": (ffn.intermediate,), "up_bias": (ffn.intermediate,), "down_bias": (hidden,)}
         return shapes | biases if ffn.bias else shapes
     shapes = {"router": (ffn.routing.count, hidden)}
+    if ffn.correction:
+        shapes["correction"] = (ffn.routing.count,)
     for e in range(ffn.routing.count):
         shapes |= {f"experts.{e}.{name}": shape for name, shape in _gated(hidden, ffn.intermediate).items()}
     if ffn.shared_intermediate:
@@ -122,9 +146,8 @@ def _gated(hidden: int, intermediate: int) -> Shapes:
 class Weights:
     """Reads canonical tensors as float32. Opening checks names and shapes of all; reading is lazy.
 
-    ``interleaved_rope``: the rows of Q and K are stored with the pairs of the rotation beside each
-    other, as GGUF's llama architecture has them, and are brought back to halves on reading. ``elsewhere``: stored
-    tensors that someone else reads.
+    Rows that the spec calls interleaved are brought to halves on reading. ``elsewhere``: stored tensors that others
+    read.
     """
 
     def __init__(
@@ -133,10 +156,9 @@ class Weights:
         spec: ModelSpec,
         naming: Naming,
         *,
-        interleaved_rope: bool = False,
         elsewhere: frozenset[str] = frozenset(),
     ) -> None:
-        self.source, self.spec, self.interleaved_rope, self._elsewhere = source, spec, interleaved_rope, elsewhere
+        self.source, self.spec, self._elsewhere = source, spec, elsewhere
         self._shapes = expected_shapes(spec)
         self._names = {name: source_name(name, spec, naming) for name in self._shapes}
         self._check_names(naming)
@@ -159,9 +181,13 @@ class Weights:
         values = self.source.read(stored)
         if values.dtype == np.int8:
             values = values * self.source.read(_scale_name(stored))
-        if self.interleaved_rope and name.rsplit(".", 1)[-1] in ("q", "k", "q_bias", "k_bias"):
+        part = name.rsplit(".", 1)[-1]
+        if self.spec.interleaved_rope and part in ("q", "k", "q_bias", "k_bias", "kv_down"):
             mixer = self.spec.layers[int(name.split(".")[1])].mixer
-            values = _pairs_to_halves(values, mixer.head_dim)
+            if isinstance(mixer, Attention):
+                return _pairs_to_halves(values, mixer.head_dim)
+            rows = mixer.head_dim if part == "q" else len(values)  # of which the last are rotated
+            return _last_pairs_to_halves(values, rows, mixer.rope.dim)
         return values
 
     def _check_names(self, naming: Naming) -> None:
@@ -222,6 +248,10 @@ def source_name(name: str, spec: ModelSpec, naming: Naming) -> str:
             return prefix + names[part].format(expert)
         if tensor in names:
             return prefix + names[tensor]
+    if isinstance(of_layer.mixer, LatentAttention):
+        names = _LATENT | ({"q": "self_attn.q_b_proj.weight"} if of_layer.mixer.q_rank else {})
+        if tensor in names:
+            return prefix + names[tensor]
     table = {**_LAYER, **_POST_NORM_LAYER} if of_layer.post_norms else _LAYER
     return prefix + table[tensor][column]
 
@@ -239,6 +269,14 @@ def _pairs_to_halves(values: Float32, head_dim: int) -> Float32:
     tail = values.shape[1:]
     heads = values.reshape(-1, head_dim // 2, 2, *tail)
     return heads.swapaxes(1, 2).reshape(values.shape)
+
+
+def _last_pairs_to_halves(values: Float32, rows: int, dim: int) -> Float32:
+    """The same for the last ``dim`` of every ``rows`` rows."""
+    each = values.reshape(-1, rows, *values.shape[1:]).copy()
+    turned = each[:, rows - dim :]
+    each[:, rows - dim :] = _pairs_to_halves(turned.reshape(-1, *values.shape[1:]), dim).reshape(turned.shape)
+    return each.reshape(values.shape)
 
 
 def _some(names: list[str]) -> str:

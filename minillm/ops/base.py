@@ -37,7 +37,7 @@ class Batch:
 
     token_ids: Array  # [T]
     logits_indices: Array  # [S], flat tokens whose logits are wanted
-    rotations: Sequence[tuple[Array, Array]]  # for each rope of the model (cos, sin) [T, 1, dim / 2] of the positions
+    rotations: Sequence[tuple[Array, ...]]  # for each rope of the model (cos, sin) [T, 1, dim / 2] of the positions
 
 
 @dataclass(slots=True)
@@ -79,13 +79,35 @@ class Ops(Protocol):
         Prefill chunks and decodes mix in one batch; query head h reads KV head h // (H / K).
         """
 
+    def rope(self, x: Array, cos: Array, sin: Array) -> Array:
+        """``x [T, n, dim]`` with its halves rotated; ``cos`` and ``sin`` are ``[T, 1, dim / 2]``."""
+
+    def store(self, rows: Array, slot_mapping: Array, cache: Array) -> None:
+        """Writes ``rows [T, *row]`` to ``cache [slots, *row]`` at ``slot_mapping [T]``."""
+
+    def latent_attention(
+        self,
+        q: Array,
+        cache: Array,
+        key_up: Array,
+        value_up: Array,
+        read: AttentionMetadata,
+        attention: AttentionSpec,
+    ) -> Array:
+        """``[T, H * V]`` of ``q [T, H, N + R]`` over a cache ``[slots, 1, C + R]`` of latent vectors and rotated keys.
+
+        ``key_up [H, N, C]`` makes a head's key of a latent vector, ``value_up [H, V, C]`` its value (DeepSeek-V2,
+        section 2.1). Few queries are multiplied with ``key_up`` instead of the keys, so that the cache is read as it
+        is; for many it is cheaper to expand the keys and values of their request once."""
+
     def swiglu(self, gate_up: Array, activation: Activation) -> Array:
         """``activation(gate) * up`` of ``gate_up [T, 2 * intermediate]``, gate first."""
 
-    def route(self, logits: Array, routing: Routing) -> tuple[Array, Array]:
+    def route(self, logits: Array, routing: Routing, bias: Array | None) -> tuple[Array, Array]:
         """(``[T, per_token]`` experts, ``[T, per_token]`` what weighs them) from router's ``logits [T, count]``.
 
-        Of equal scores the expert with the lower number is chosen."""
+        ``bias [count]`` is added to scores while experts are chosen, not to what weighs them. Of equal scores the
+        expert with the lower number is chosen."""
 
     def experts(
         self,
@@ -106,6 +128,9 @@ class Ops(Protocol):
 
     def stack(self, rows: Sequence[Array]) -> Array:
         """``[n, hidden]`` of ``n`` rows ``[hidden]``."""
+
+    def join(self, parts: Sequence[Array], axis: int) -> Array:
+        """The parts behind each other along ``axis``."""
 
     def soft_cap(self, x: Array, cap: float) -> Array:
         """``cap * tanh(x / cap)``."""

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from minillm.ops import Activation
 from minillm.ops.base import AttentionMetadata, AttentionSpec
+from minillm.ops.latent import expands
 from minillm.ops.linear import Linear
 from minillm.ops.numpy_rejection import draw_against
 from minillm.ops.numpy_sampling import distributions, logprobs, sample
@@ -29,15 +30,19 @@ __all__ = [
     "draw_against",
     "embed",
     "experts",
+    "join",
+    "latent_attention",
     "linear",
     "logprobs",
     "rms_norm",
+    "rope",
     "rope_and_store_kv",
     "route",
     "sample",
     "silu",
     "soft_cap",
     "stack",
+    "store",
     "swiglu",
     "take_rows",
 ]
@@ -83,13 +88,17 @@ def rope_and_store_kv(
     qk: Array, v: Array, cos: Array, sin: Array, slot_mapping: Array, k_cache: Array, v_cache: Array
 ) -> Array:
     heads = qk.shape[1] - k_cache.shape[1]
-    rotated = _rotate(qk, cos, sin)
+    rotated = rope(qk, cos, sin)
     k_cache[slot_mapping] = rotated[:, heads:]
     v_cache[slot_mapping] = v
     return rotated[:, :heads]
 
 
-def _rotate(x: Array, cos: Array, sin: Array) -> Array:
+def store(rows: Array, slot_mapping: Array, cache: Array) -> None:
+    cache[slot_mapping] = rows
+
+
+def rope(x: Array, cos: Array, sin: Array) -> Array:
     half = cos.shape[-1]
     first, second = x[..., :half], x[..., half : 2 * half]
     out = np.empty_like(x)
@@ -101,24 +110,23 @@ def _rotate(x: Array, cos: Array, sin: Array) -> Array:
 
 def attention(q: Array, k_cache: Array, v_cache: Array, read: AttentionMetadata, attention: AttentionSpec) -> Array:
     tokens, heads, head_dim = q.shape
-    kv_heads = k_cache.shape[1]
+    kv_heads, value_dim = v_cache.shape[1:]
     # [T, K, H / K, D]: the queries that read one KV head lie together.
     grouped = (q * attention.scale).reshape(tokens, kv_heads, heads // kv_heads, head_dim)
-    out = np.empty_like(grouped)
+    out = np.empty((*grouped.shape[:-1], value_dim), q.dtype)
     for part in read.reads.groups:
         rows = slice(None) if part.tokens is None else part.tokens
         out[rows] = _attend_group(grouped[rows], k_cache, v_cache, part, attention)
     for chunk in read.reads.chunks:
         _attend_chunk(grouped, k_cache[chunk.slots], v_cache[chunk.slots], chunk, attention, out)
-    return out.reshape(tokens, heads * head_dim)
+    return out.reshape(tokens, heads * value_dim)
 
 
 def _attend_group(q: Array, k_cache: Array, v_cache: Array, part: Group, attention: AttentionSpec) -> Array:
     """``q [R * n, K, G, D]``, n queries a request, over its padded keys."""
     tokens, kv_heads, group, head_dim = q.shape
     requests, count = tokens // part.queries, part.queries
-    shape = (requests, part.width, *k_cache.shape[1:])
-    keys, values = k_cache[part.slots].reshape(shape), v_cache[part.slots].reshape(shape)
+    keys, values = (cache[part.slots].reshape(requests, part.width, *cache.shape[1:]) for cache in (k_cache, v_cache))
     if attention.window not in part.masks:
         seen = visible_keys(part, attention.window)
         if seen is not None and count > 1:
@@ -132,7 +140,8 @@ def _attend_group(q: Array, k_cache: Array, v_cache: Array, part: Group, attenti
         part.masks[attention.window],
         attention,
     )
-    return mixed.reshape(requests, kv_heads, count, group, head_dim).transpose(0, 2, 1, 3, 4).reshape(q.shape)
+    by_query = mixed.reshape(requests, kv_heads, count, group, -1).transpose(0, 2, 1, 3, 4)
+    return by_query.reshape(tokens, kv_heads, group, -1)
 
 
 def _attend_chunk(q: Array, keys: Array, values: Array, chunk: Chunk, attention: AttentionSpec, out: Array) -> None:
@@ -158,7 +167,7 @@ def _attend_chunk(q: Array, keys: Array, values: Array, chunk: Chunk, attention:
             hidden.repeat(group, axis=0),
             attention,
         )
-        out[start:end] = mixed.reshape(-1, count, group, head_dim).transpose(1, 0, 2, 3)
+        out[start:end] = mixed.reshape(-1, count, group, values.shape[-1]).transpose(1, 0, 2, 3)
 
 
 def _softmax_attention(
@@ -176,6 +185,39 @@ def _softmax_attention(
     return _matmul(scores, values)
 
 
+def latent_attention(
+    q: Array, cache: Array, key_up: Array, value_up: Array, read: AttentionMetadata, attention: AttentionSpec
+) -> Array:
+    (heads, nope, rank), value_dim = key_up.shape, value_up.shape[1]
+    plain, turned = q[..., :nope] * attention.scale, q[..., nope:] * attention.scale
+    out = np.empty((len(q), heads, value_dim), q.dtype)
+
+    def absorbed(tokens: Any) -> Array:
+        """``[n, 1, H, C + R]``: queries for the cache as it is, which all heads read."""
+        latent = np.einsum("thn,hnc->thc", plain[tokens], key_up)
+        return np.concatenate((latent, turned[tokens]), axis=-1)[:, None]
+
+    for part in read.reads.groups:
+        tokens = slice(None) if part.tokens is None else part.tokens
+        mixed = _attend_group(absorbed(tokens), cache, cache[..., :rank], part, attention)
+        out[tokens] = np.einsum("thc,hvc->thv", mixed[:, 0], value_up)
+    for chunk in read.reads.chunks:
+        latent = cache[chunk.slots, 0]  # [context, C + R]
+        if expands(chunk.end - chunk.start, chunk.context, key_up.shape, value_dim, cache.shape[-1] - rank):
+            own_keys = np.einsum("cr,hnr->chn", latent[:, :rank], key_up)
+            shared_keys = np.broadcast_to(latent[:, None, rank:], (*own_keys.shape[:2], latent.shape[1] - rank))
+            keys = np.concatenate((own_keys, shared_keys), axis=-1)
+            values = np.einsum("cr,hvr->chv", latent[:, :rank], value_up)
+            queries = np.concatenate((plain, turned), axis=-1)[:, :, None]
+            _attend_chunk(queries, keys, values, chunk, attention, out[:, :, None])
+        else:
+            mixed = np.empty((len(q), 1, heads, rank), q.dtype)
+            _attend_chunk(absorbed(slice(None)), latent[:, None], latent[:, None, :rank], chunk, attention, mixed)
+            own = slice(chunk.start, chunk.end)
+            out[own] = np.einsum("thc,hvc->thv", mixed[own, 0], value_up)
+    return out.reshape(len(q), heads * value_dim)
+
+
 def swiglu(gate_up: Array, activation: Activation) -> Array:
     half = gate_up.shape[-1] // 2
     gate, up = gate_up[..., :half], gate_up[..., half:]
@@ -187,16 +229,20 @@ def swiglu(gate_up: Array, activation: Activation) -> Array:
     return result
 
 
-def route(logits: Array, routing: Routing) -> tuple[Array, Array]:
-    scores = np.exp(logits - logits.max(axis=-1, keepdims=True))
-    scores /= scores.sum(axis=-1, keepdims=True)
-    candidates = scores
+def route(logits: Array, routing: Routing, bias: Array | None) -> tuple[Array, Array]:
+    if routing.scoring == "softmax":
+        scores = np.exp(logits - logits.max(axis=-1, keepdims=True))
+        scores /= scores.sum(axis=-1, keepdims=True)
+    else:
+        scores = _sigmoid(logits)
+    candidates = scores if bias is None else scores + bias
     if routing.groups > 1:
-        best = scores.reshape(len(scores), routing.groups, -1).max(axis=-1)  # [T, groups]
-        taken = np.argsort(-best, axis=-1, kind="stable")[:, : routing.top_groups]
-        open_groups = np.zeros(best.shape, dtype=bool)
-        np.put_along_axis(open_groups, taken, True, axis=-1)
-        candidates = np.where(open_groups.repeat(routing.count // routing.groups, axis=-1), scores, -1)
+        by_group = np.sort(candidates.reshape(len(scores), routing.groups, -1), axis=-1)
+        worth = by_group[..., -routing.group_best :].sum(axis=-1)  # [T, groups]
+        taken = np.argsort(-worth, axis=-1, kind="stable")[:, : routing.top_groups]
+        is_open = np.zeros(worth.shape, dtype=bool)
+        np.put_along_axis(is_open, taken, True, axis=-1)
+        candidates = np.where(is_open.repeat(routing.count // routing.groups, axis=-1), candidates, -np.inf)
     chosen = np.argsort(-candidates, axis=-1, kind="stable")[:, : routing.per_token]
     shares = np.take_along_axis(scores, chosen, axis=-1)
     if routing.renormalize:
@@ -215,8 +261,14 @@ def experts(
     return out
 
 
+def _sigmoid(x: Array) -> Array:
+    # exp(-x) overflows to inf for x < -88 in float32, which gives the right limit.
+    with np.errstate(over="ignore"):
+        result: Array = 1 / (1 + np.exp(-x))
+    return result
+
+
 def silu(x: Array) -> Array:
-    # exp(-x) overflows to inf for x < -88 in float32, which gives the right limit, -0.
     with np.errstate(over="ignore"):
         result: Array = x / (1 + np.exp(-x))
     return result
@@ -224,6 +276,10 @@ def silu(x: Array) -> Array:
 
 def stack(rows: Sequence[Array]) -> Array:
     return np.stack(rows)
+
+
+def join(parts: Sequence[Array], axis: int) -> Array:
+    return np.concatenate(parts, axis)
 
 
 def soft_cap(x: Array, cap: float) -> Array:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from minillm.ops import Activation
 from minillm.ops.base import AttentionMetadata, AttentionSpec
+from minillm.ops.latent import expands
 from minillm.ops.linear import Linear
 from minillm.ops.paging import Group, Reads, visible_keys
 from minillm.ops.routing import Routing
@@ -30,15 +31,19 @@ __all__ = [
     "draw_against",
     "embed",
     "experts",
+    "join",
+    "latent_attention",
     "linear",
     "logprobs",
     "rms_norm",
+    "rope",
     "rope_and_store_kv",
     "route",
     "sample",
     "silu",
     "soft_cap",
     "stack",
+    "store",
     "swiglu",
     "take_rows",
     "to_device",
@@ -70,13 +75,17 @@ def rope_and_store_kv(
     qk: Tensor, v: Tensor, cos: Tensor, sin: Tensor, slot_mapping: Tensor, k_cache: Tensor, v_cache: Tensor
 ) -> Tensor:
     heads = qk.shape[1] - k_cache.shape[1]
-    rotated = _rotate(qk, cos, sin)
+    rotated = rope(qk, cos, sin)
     k_cache.index_copy_(0, slot_mapping, rotated[:, heads:])
     v_cache.index_copy_(0, slot_mapping, v)
     return rotated[:, :heads]
 
 
-def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+def store(rows: Tensor, slot_mapping: Tensor, cache: Tensor) -> None:
+    cache.index_copy_(0, slot_mapping, rows)
+
+
+def rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     half = cos.shape[-1]
     first, second, rest = x.to(cos.dtype).split((half, half, x.shape[-1] - 2 * half), dim=-1)
     return torch.cat((first * cos - second * sin, second * cos + first * sin, rest), dim=-1).to(x.dtype)
@@ -93,19 +102,18 @@ def to_device(reads: Reads, device: torch.device) -> Reads:
 
 
 def attention(q: Tensor, k_cache: Tensor, v_cache: Tensor, read: AttentionMetadata, attention: AttentionSpec) -> Tensor:
-    tokens, heads, head_dim = q.shape
+    tokens, heads, _ = q.shape
     reads = read.reads
     if len(reads.groups) == 1 and reads.groups[0].tokens is None:
-        out = _attend_group(q, k_cache, v_cache, reads.groups[0], attention)
-        return out.reshape(tokens, heads * head_dim)
-    out = torch.empty_like(q)
+        return _attend_group(q, k_cache, v_cache, reads.groups[0], attention).reshape(tokens, -1)
+    out = q.new_empty(tokens, heads, v_cache.shape[-1])
     for part in reads.groups:
         out[part.tokens] = _attend_group(q[part.tokens], k_cache, v_cache, part, attention)
     for chunk in reads.chunks:
         out[chunk.start : chunk.end] = _attend_chunk(
             q[chunk.start : chunk.end], _read(k_cache, chunk.slots), _read(v_cache, chunk.slots), attention
         )
-    return out.reshape(tokens, heads * head_dim)
+    return out.reshape(tokens, -1)
 
 
 def _read(cache: Tensor, slots: Tensor | slice) -> Tensor:
@@ -117,15 +125,17 @@ def _attend_group(q: Tensor, k_cache: Tensor, v_cache: Tensor, part: Group, atte
     """``q [R * n, H, D]``, n queries a request, over its padded keys."""
     tokens, heads, head_dim = q.shape
     requests, kv_heads = tokens // part.queries, k_cache.shape[1]
-    shape = (requests, part.width, kv_heads, head_dim)
-    keys = _read(k_cache, part.slots).view(shape).transpose(1, 2)
-    values = _read(v_cache, part.slots).view(shape).transpose(1, 2)
+    keys, values = (
+        _read(cache, part.slots).view(requests, part.width, *cache.shape[1:]).transpose(1, 2)
+        for cache in (k_cache, v_cache)
+    )
     # The queries of one KV head become rows of one small matrix, so keys are read once for all of them.
     split = (requests, part.queries, kv_heads, heads // kv_heads, head_dim)
     rows = q.view(split).transpose(1, 2).reshape(requests, kv_heads, -1, head_dim)
     seen = _seen(part, attention.window, heads // kv_heads, q.device)
     mixed = _masked_attention(rows, keys, values, seen, attention)
-    return mixed.view(requests, kv_heads, part.queries, -1, head_dim).transpose(1, 2).reshape(q.shape)
+    by_query = mixed.view(requests, kv_heads, part.queries, heads // kv_heads, -1).transpose(1, 2)
+    return by_query.reshape(tokens, heads, -1)
 
 
 def _seen(part: Group, window: int | None, group: int, device: torch.device) -> Tensor | None:
@@ -174,20 +184,50 @@ def _masked_attention(
     return torch.softmax(scores, dim=-1).to(values.dtype) @ values
 
 
+def latent_attention(
+    q: Tensor, cache: Tensor, key_up: Tensor, value_up: Tensor, read: AttentionMetadata, attention: AttentionSpec
+) -> Tensor:
+    (heads, nope, rank), value_dim = key_up.shape, value_up.shape[1]
+    out = q.new_empty(len(q), heads, value_dim)
+
+    def absorbed(queries: Tensor) -> Tensor:
+        """``[n, H, C + R]``: queries for the cache as it is, which all heads read."""
+        latent = torch.einsum("thn,hnc->thc", queries[..., :nope], key_up)
+        return torch.cat((latent, queries[..., nope:]), dim=-1)
+
+    for part in read.reads.groups:
+        tokens = slice(None) if part.tokens is None else part.tokens
+        mixed = _attend_group(absorbed(q[tokens]), cache, cache[..., :rank], part, attention)
+        out[tokens] = torch.einsum("thc,hvc->thv", mixed, value_up)
+    for chunk in read.reads.chunks:
+        own, latent = slice(chunk.start, chunk.end), _read(cache, chunk.slots)  # [context, 1, C + R]
+        if expands(chunk.end - chunk.start, chunk.context, key_up.shape, value_dim, cache.shape[-1] - rank):
+            own_keys = torch.einsum("cr,hnr->chn", latent[:, 0, :rank], key_up)
+            keys = torch.cat((own_keys, latent[..., rank:].expand(-1, heads, -1)), dim=-1)
+            values = torch.einsum("cr,hvr->chv", latent[:, 0, :rank], value_up)
+            out[own] = _attend_chunk(q[own], keys, values, attention)
+        else:
+            mixed = _attend_chunk(absorbed(q[own]), latent, latent[..., :rank], attention)
+            out[own] = torch.einsum("thc,hvc->thv", mixed, value_up)
+    return out.reshape(len(q), heads * value_dim)
+
+
 def swiglu(gate_up: Tensor, activation: Activation) -> Tensor:
     gate, up = gate_up.chunk(2, dim=-1)
     return (F.silu(gate) if activation == "silu" else F.gelu(gate, approximate="tanh")) * up
 
 
-def route(logits: Tensor, routing: Routing) -> tuple[Tensor, Tensor]:
-    scores = torch.softmax(logits.to(torch.promote_types(logits.dtype, torch.float32)), dim=-1)
-    candidates = scores
+def route(logits: Tensor, routing: Routing, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+    wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    scores = torch.softmax(wide, dim=-1) if routing.scoring == "softmax" else torch.sigmoid(wide)
+    candidates = scores if bias is None else scores + bias
     if routing.groups > 1:
-        best = scores.view(len(scores), routing.groups, -1).amax(dim=-1)  # [T, groups]
-        taken = best.argsort(dim=-1, descending=True, stable=True)[:, : routing.top_groups]
-        is_open = torch.zeros_like(best, dtype=torch.bool).scatter_(1, taken, True)
+        by_group = candidates.view(len(scores), routing.groups, -1)
+        worth = by_group.topk(routing.group_best, dim=-1).values.sum(dim=-1)  # [T, groups]
+        taken = worth.argsort(dim=-1, descending=True, stable=True)[:, : routing.top_groups]
+        is_open = torch.zeros_like(worth, dtype=torch.bool).scatter_(1, taken, True)
         is_open = is_open.repeat_interleave(routing.count // routing.groups, dim=-1)
-        candidates = scores.masked_fill(~is_open, -1)
+        candidates = candidates.masked_fill(~is_open, float("-inf"))
     chosen = candidates.argsort(dim=-1, descending=True, stable=True)[:, : routing.per_token]
     shares = scores.gather(1, chosen)
     if routing.renormalize:
@@ -212,6 +252,10 @@ def silu(x: Tensor) -> Tensor:
 
 def stack(rows: Sequence[Tensor]) -> Tensor:
     return torch.stack(list(rows))
+
+
+def join(parts: Sequence[Tensor], axis: int) -> Tensor:
+    return torch.cat(list(parts), axis)
 
 
 def soft_cap(x: Tensor, cap: float) -> Tensor:

@@ -30,6 +30,17 @@ LLAMA3_ROPE = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 32,
 }
+LATENT: dict[str, Any] = {
+    "num_key_value_heads": 6,
+    "kv_lora_rank": 16,
+    "qk_nope_head_dim": 12,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 10,
+    "n_routed_experts": 5,
+    "num_experts_per_tok": 2,
+    "n_shared_experts": 2,
+    "moe_intermediate_size": 20,
+}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama-tied-odd-head": ("LlamaForCausalLM", {"head_dim": 10, "tie_word_embeddings": True}),
     "llama-biases-llama3-rope": (
@@ -71,6 +82,34 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
             "query_pre_attn_scalar": 10,
             "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
         },
+    ),
+    "llama-yarn": (
+        "LlamaForCausalLM",
+        {"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}},
+    ),
+    "deepseek-v2": ("DeepseekV2ForCausalLM", {**LATENT, "q_lora_rank": None, "first_k_dense_replace": 1}),
+    "deepseek-v2-groups-yarn": (
+        "DeepseekV2ForCausalLM",
+        {
+            **LATENT,
+            "q_lora_rank": 14,
+            "n_routed_experts": 6,
+            "topk_method": "group_limited_greedy",
+            "n_group": 3,
+            "topk_group": 2,
+            "routed_scaling_factor": 1.5,
+            "rope_scaling": {
+                "rope_type": "yarn",
+                "factor": 4.0,
+                "original_max_position_embeddings": 32,
+                "mscale": 0.707,
+                "mscale_all_dim": 0.9,
+            },
+        },
+    ),
+    "deepseek-v3": (
+        "DeepseekV3ForCausalLM",
+        {**LATENT, "q_lora_rank": 14, "n_routed_experts": 8, "n_group": 4, "topk_group": 2, "first_k_dense_replace": 1},
     ),
     "gemma2": ("Gemma2ForCausalLM", {"head_dim": 16, "sliding_window": 7, "query_pre_attn_scalar": 10}),
 }

@@ -157,7 +157,7 @@ def test_a_token_visits_the_experts_with_the_highest_scores(runner: str, routing
     run = Runner(runner)
     logits = np.round(normal(7, routing.count), 1)
     logits[0] = 0.5  # all are equal: those with the lowest numbers are chosen
-    chosen, shares = run.ops.route(run.put(logits), routing)
+    chosen, shares = run.ops.route(run.put(logits), routing, None)
     wanted_shares = []
     for t, row in enumerate(logits):
         scores = np.exp(row) / np.exp(row).sum()
