@@ -10,9 +10,9 @@ import numpy as np
 
 from minillm.backends.numeric import NumericBackend
 from minillm.core.plan import StepPlan, StepResult
+from minillm.models.attention import Cache
 from minillm.models.heads.files import HeadFiles
 from minillm.models.heads.networks import HeadModule, MedusaHeads
-from minillm.models.mixers import Cache
 
 
 class NumericHeads:

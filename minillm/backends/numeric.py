@@ -22,10 +22,10 @@ from minillm.core.plan import StepPlan, StepResult
 from minillm.core.sampling.logprobs import TokenLogprobs
 from minillm.costs.flops import attention_flops, linear_flops
 from minillm.loaders.tensors import Float32
+from minillm.models.attention import Cache
 from minillm.models.cache_spec import CacheSpec
 from minillm.models.decoder import Decoder, Look, build_parameters
 from minillm.models.load import LoadedModel
-from minillm.models.mixers import Cache
 from minillm.models.reader import Reader
 from minillm.models.rope import angles, inverse_frequencies
 from minillm.models.spec import LayerGroup, ModelSpec

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from minillm.models.feed_forward import DenseFeedForward, ExpertsFeedForward, build_feed_forward
-from minillm.models.mixers import AnyMixer, Cache, build_mixer
+from minillm.models.attention import Cache
+from minillm.models.layers import AnyFeedForward, AnyMixer, build_feed_forward, build_mixer
 from minillm.models.reader import Reader
 from minillm.models.spec import ModelSpec
 from minillm.ops.base import Array, AttentionMetadata, Batch, Ops
@@ -26,7 +26,7 @@ class Layer:
     output: Linear
     post_mixer_norm: Array | None
     ffn_norm: Array
-    ffn: DenseFeedForward | ExpertsFeedForward
+    ffn: AnyFeedForward
     post_ffn_norm: Array | None
 
 
@@ -48,7 +48,7 @@ def build_parameters(spec: ModelSpec, reader: Reader) -> Parameters:
         mixer = of_layer.mixer
         return Layer(
             mixer_norm=reader.norm(prefix + "mixer_norm"),
-            mixer=build_mixer(mixer, spec.norm_eps, spec.ropes, reader, prefix),
+            mixer=build_mixer(mixer, spec, reader, prefix),
             output=reader.linear(prefix, "output", bias=mixer.output_bias),
             post_mixer_norm=reader.norm(prefix + "post_mixer_norm") if of_layer.post_norms else None,
             ffn_norm=reader.norm(prefix + "ffn_norm"),

@@ -19,9 +19,9 @@ from minillm.ops.base import AttentionMetadata, AttentionSpec
 from minillm.ops.latent import expands
 from minillm.ops.linear import Linear
 from minillm.ops.numpy_rejection import draw_against
+from minillm.ops.numpy_routing import route
 from minillm.ops.numpy_sampling import distributions, logprobs, sample
 from minillm.ops.paging import Chunk, Group, visible_keys
-from minillm.ops.routing import Routing
 
 __all__ = [
     "add_rms_norm",
@@ -229,27 +229,6 @@ def swiglu(gate_up: Array, activation: Activation) -> Array:
     return result
 
 
-def route(logits: Array, routing: Routing, bias: Array | None) -> tuple[Array, Array]:
-    if routing.scoring == "softmax":
-        scores = np.exp(logits - logits.max(axis=-1, keepdims=True))
-        scores /= scores.sum(axis=-1, keepdims=True)
-    else:
-        scores = _sigmoid(logits)
-    candidates = scores if bias is None else scores + bias
-    if routing.groups > 1:
-        by_group = np.sort(candidates.reshape(len(scores), routing.groups, -1), axis=-1)
-        worth = by_group[..., -routing.group_best :].sum(axis=-1)  # [T, groups]
-        taken = np.argsort(-worth, axis=-1, kind="stable")[:, : routing.top_groups]
-        is_open = np.zeros(worth.shape, dtype=bool)
-        np.put_along_axis(is_open, taken, True, axis=-1)
-        candidates = np.where(is_open.repeat(routing.count // routing.groups, axis=-1), candidates, -np.inf)
-    chosen = np.argsort(-candidates, axis=-1, kind="stable")[:, : routing.per_token]
-    shares = np.take_along_axis(scores, chosen, axis=-1)
-    if routing.renormalize:
-        shares /= shares.sum(axis=-1, keepdims=True)
-    return chosen, shares * routing.scale
-
-
 def experts(
     x: Array, chosen: Array, shares: Array, gate_up: Sequence[Linear], down: Sequence[Linear], activation: Activation
 ) -> Array:
@@ -261,14 +240,8 @@ def experts(
     return out
 
 
-def _sigmoid(x: Array) -> Array:
-    # exp(-x) overflows to inf for x < -88 in float32, which gives the right limit.
-    with np.errstate(over="ignore"):
-        result: Array = 1 / (1 + np.exp(-x))
-    return result
-
-
 def silu(x: Array) -> Array:
+    # exp(-x) overflows to inf for x < -88 in float32, which gives the right limit, -0.
     with np.errstate(over="ignore"):
         result: Array = x / (1 + np.exp(-x))
     return result

@@ -58,7 +58,7 @@ def test_llama_31_8b() -> None:
     spec = spec_from_hf_config(LLAMA_31_8B)
     attention = spec.layers[0].mixer
     assert (attention.head_dim, attention.kv_heads, spec.tied_head) == (128, 8, False)
-    assert spec.ropes == (Rope(128, 500000.0, "llama3", 8.0, 1.0, 4.0, 8192),)
+    assert spec.ropes == (Rope(128, 500000.0, "llama3", 8.0, 1.0, 4.0, original_max_positions=8192),)
     assert spec.kv_elements_per_token * 2 == 131072  # bytes in bfloat16, a figure of the book
 
 
@@ -94,7 +94,18 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"architectures": [["x"]]}, "architectures is"),
     ({"hidden_act": "relu"}, "hidden_act is 'relu', this engine has silu"),
     ({"hidden_act": ["silu"]}, "hidden_act is"),
-    ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "rope type is 'yarn', this engine has default, linear"),
+    (
+        {"rope_scaling": {"rope_type": "dynamic", "factor": 4.0}},
+        "rope type is 'dynamic', this engine has default",
+    ),
+    (
+        {"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "beta_fast": "x"}},
+        "rope beta_fast is 'x'",
+    ),
+    (
+        {"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "beta_fast": 1.0, "beta_slow": 2.0}},
+        "fast must be above slow",
+    ),
     ({"rope_scaling": {"type": "linear"}}, "rope factor is None for rope type 'linear'"),
     ({"rope_scaling": {"type": "linear", "factor": 2.0, "mrope_section": [1]}}, "unknown field mrope_section"),
     ({"rope_scaling": {"type": "linear", "factor": -2.0}}, "rope factor is -2.0"),

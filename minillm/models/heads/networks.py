@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from minillm.loaders.tensors import Float32
+from minillm.models.attention import AttentionMixer, Cache
 from minillm.models.feed_forward import DenseFeedForward
 from minillm.models.heads.files import HeadFiles, layer_of_module
-from minillm.models.mixers import AttentionMixer, Cache
 from minillm.models.reader import Reader
 from minillm.models.spec import ModelSpec
 from minillm.ops.base import Array, AttentionMetadata, Batch, Ops
