@@ -9,8 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
+from minillm.models.hf_fields import Fields, real
+from minillm.models.hf_rope import rope_of, rope_table, stretched
 from minillm.models.spec import (
     MAX_LAYERS,
     Attention,
@@ -26,23 +28,6 @@ from minillm.models.spec import (
 )
 from minillm.ops import Activation
 from minillm.ops.routing import Routing
-
-# Fields that do not change what the decoder computes: bookkeeping, training, text generation.
-# fmt: off
-_HARMLESS = frozenset({
-    "architectures", "model_type", "torch_dtype", "dtype", "transformers_version", "use_cache",
-    "initializer_range", "attention_dropout", "hidden_dropout", "bos_token_id", "eos_token_id", "pad_token_id",
-    "pretraining_tp", "auto_map", "id2label", "label2id", "num_labels", "problem_type", "output_hidden_states",
-    "output_attentions", "return_dict", "is_encoder_decoder", "is_decoder", "torchscript",
-    "tie_last_hidden_states", "chunk_size_feed_forward", "quantization_config", "cache_implementation",
-    "is_llama_config", "transformers.js_config", "unsloth_version", "unsloth_fixed", "mlp_dropout", "resid_pdrop",
-    "name_or_path", "max_length", "min_length", "do_sample", "temperature", "top_k", "top_p",
-    "aux_loss_alpha", "seq_aux", "ep_size", "num_nextn_predict_layers",
-    "repetition_penalty", "router_aux_loss_coef", "output_router_logits", "router_jitter_noise", "finetuning_task",
-    "task_specific_params", "tokenizer_class", "use_bfloat16",
-    "tf_legacy_loss", "keys_to_ignore_at_inference", "hidden_act", "max_window_layers",
-})
-# fmt: on
 
 # Defaults of each architecture for fields that a file may leave out. None under "layer_types" and
 # "head_dim" means "derived from the other fields".
@@ -160,21 +145,13 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
 }
 _DEEPSEEKS = ("DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM")
 _GEMMAS = ("Gemma2ForCausalLM", "Gemma3ForCausalLM")
-_SIZES = (
-    "vocab_size",
-    "hidden_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "intermediate_size",
-    "max_position_embeddings",
-)
 _ACTIVATIONS: dict[str, Activation] = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
 
 
 def spec_from_hf_config(config: Mapping[str, Any]) -> ModelSpec:
     """The spec of a parsed ``config.json``. Raises `SpecError` for anything this engine would get wrong."""
     architecture = _architecture(config)
-    fields = _Fields(architecture, config, {**_COMMON, **_DEFAULTS[architecture]})
+    fields = Fields(architecture, config, {**_COMMON, **_DEFAULTS[architecture]})
     layers = fields.size("num_hidden_layers")
     if layers > MAX_LAYERS:
         raise SpecError(f"config.json: num_hidden_layers is {layers:,}, the limit is {MAX_LAYERS:,}")
@@ -201,14 +178,14 @@ def spec_from_hf_config(config: Mapping[str, Any]) -> ModelSpec:
     )
 
 
-def _mixers(fields: _Fields, layers: int) -> Sequence[Mixer]:
+def _mixers(fields: Fields, layers: int) -> Sequence[Mixer]:
     """The mixer of each layer."""
     if fields.architecture in _DEEPSEEKS:
         return [_latent_attention(fields)] * layers
     return _attention(fields, layers)
 
 
-def _latent_attention(fields: _Fields) -> LatentAttention:
+def _latent_attention(fields: Fields) -> LatentAttention:
     fields.demand("attention_bias", False)
     heads, rope_dim = fields.size("num_attention_heads"), fields.size("qk_rope_head_dim")
     if fields.get("num_key_value_heads") not in (None, heads):
@@ -216,9 +193,9 @@ def _latent_attention(fields: _Fields) -> LatentAttention:
             f"config.json: num_key_value_heads is {fields.get('num_key_value_heads')!r}, latent attention has one for "
             f"each of the {heads} heads"
         )
-    rope, table = _rope(fields, rope_dim, is_windowed=False), _rope_table(fields)
+    rope, table = rope_of(fields, rope_dim, is_windowed=False), rope_table(fields)
     # Beside the amplitude of cosines and sines, these models scale all scores for the stretched context.
-    stretch = _real(table.get("mscale_all_dim")) or 0.0 if rope.scaling != "none" else 0.0
+    stretch = real(table.get("mscale_all_dim")) or 0.0 if rope.scaling != "none" else 0.0
     return LatentAttention(
         heads=heads,
         q_rank=None if fields.get("q_lora_rank") is None else fields.size("q_lora_rank"),
@@ -226,11 +203,11 @@ def _latent_attention(fields: _Fields) -> LatentAttention:
         nope_dim=fields.size("qk_nope_head_dim"),
         value_dim=fields.size("v_head_dim"),
         rope=rope,
-        scale_factor=_stretched(rope.factor, stretch) ** 2,
+        scale_factor=stretched(rope.factor, stretch) ** 2,
     )
 
 
-def _attention(fields: _Fields, layers: int) -> list[Attention]:
+def _attention(fields: Fields, layers: int) -> list[Attention]:
     """The attention of each layer."""
     architecture, heads = fields.architecture, fields.size("num_attention_heads")
     head_dim = fields.size("head_dim", fields.size("hidden_size") // heads)
@@ -247,11 +224,11 @@ def _attention(fields: _Fields, layers: int) -> list[Attention]:
         qk_norm=architecture in ("Qwen3ForCausalLM", "Qwen3MoeForCausalLM", "Gemma3ForCausalLM"),
     )
     windows = _windows(fields, layers)
-    ropes = {window: _rope(fields, head_dim, is_windowed=window is not None) for window in dict.fromkeys(windows)}
+    ropes = {window: rope_of(fields, head_dim, is_windowed=window is not None) for window in dict.fromkeys(windows)}
     return [replace(every, rope=ropes[window], window=window) for window in windows]
 
 
-def _feed_forward(fields: _Fields, layers: int) -> list[FeedForward]:
+def _feed_forward(fields: Fields, layers: int) -> list[FeedForward]:
     """The feed-forward of each layer."""
     architecture = fields.architecture
     activation = _activation(fields, "hidden_activation" if architecture in _GEMMAS else "hidden_act")
@@ -269,13 +246,15 @@ def _feed_forward(fields: _Fields, layers: int) -> list[FeedForward]:
         return [dense if i in only or (i + 1) % step else experts for i in range(layers)]
     if architecture in _DEEPSEEKS:
         fields.demand("moe_layer_freq", 1)
-        first = fields.size("first_k_dense_replace", lowest=0)
-        return [dense if i < first else _deepseek_experts(fields, activation) for i in range(layers)]
+        first = min(fields.size("first_k_dense_replace", lowest=0), layers)
+        return [dense] * first + ([_deepseek_experts(fields, activation)] * (layers - first) if first < layers else [])
     return [dense] * layers
 
 
-def _deepseek_experts(fields: _Fields, activation: Activation) -> Experts:
+def _deepseek_experts(fields: Fields, activation: Activation) -> Experts:
     is_third = fields.architecture == "DeepseekV3ForCausalLM"
+    if not is_third and fields.flag("norm_topk_prob"):  # which transformers does not read
+        raise SpecError("config.json: norm_topk_prob is true, DeepseekV2ForCausalLM is known with false alone")
     fields.demand("scoring_func", "sigmoid" if is_third else "softmax")
     fields.demand("topk_method", *(["noaux_tc"] if is_third else ["greedy", "group_limited_greedy"]))
     count = fields.size("n_routed_experts", fields.get("num_local_experts"))
@@ -283,16 +262,13 @@ def _deepseek_experts(fields: _Fields, activation: Activation) -> Experts:
     routing = Routing(
         count,
         fields.size("num_experts_per_tok"),
-        # transformers does not read the field of the second generation.
-        renormalize=is_third and fields.flag("norm_topk_prob"),
+        renormalize=fields.flag("norm_topk_prob"),
         scale=fields.number("routed_scaling_factor"),
         scoring="sigmoid" if is_third else "softmax",
         groups=fields.size("n_group") if by_group else 1,
         top_groups=fields.size("topk_group") if by_group else 1,
         group_best=2 if is_third else 1,
     )
-    if not is_third and fields.flag("norm_topk_prob"):
-        raise SpecError("config.json: norm_topk_prob is true, DeepseekV2ForCausalLM is known with false alone")
     inner = fields.size("moe_intermediate_size")
     shared = 0 if fields.get("n_shared_experts") is None else fields.size("n_shared_experts", lowest=0)
     return Experts(routing, inner, inner * shared, activation, correction=is_third)
@@ -305,73 +281,14 @@ def _architecture(config: Mapping[str, Any]) -> str:
     return str(names[0])
 
 
-class _Fields:
-    """Typed access to a config with defaults; refuses fields that could change the maths unseen."""
-
-    def __init__(self, architecture: str, config: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
-        self.architecture, self.config, self.defaults = architecture, config, defaults
-        known = {*_SIZES, *defaults}
-        for name, value in config.items():
-            # An unknown switch that is off changes nothing; one that is on, or a number, may.
-            if name in known or name in _HARMLESS or name.startswith("_") or value in (None, False, [], {}):
-                continue
-            raise SpecError(
-                f"config.json: {architecture} has the field {name} = {value!r}, which this engine does not know "
-                "and will not ignore"
-            )
-
-    def get(self, name: str, default: object = None) -> Any:
-        return self.config.get(name, self.defaults.get(name, default))
-
-    def size(self, name: str, fallback: int | None = None, lowest: int = 1) -> int:
-        value = self.get(name)
-        value = fallback if value is None else value
-        if type(value) is not int or not lowest <= value < 2**31:
-            raise SpecError(f"config.json: {name} is {value!r}, a whole number from {lowest} to 2**31 - 1 is needed")
-        return value
-
-    def flag(self, name: str) -> bool:
-        value = self.get(name)
-        if value not in (None, True, False):
-            raise SpecError(f"config.json: {name} is {value!r}, true or false is needed")
-        return bool(value)
-
-    def number(self, name: str) -> float:
-        value = _real(self.get(name))
-        if value is None or value <= 0:
-            raise SpecError(f"config.json: {name} is {self.get(name)!r}, a finite number above 0 is needed")
-        return value
-
-    def indices(self, name: str, limit: int) -> frozenset[int]:
-        """A list of layers; none where the field is missing."""
-        value = self.get(name) or []
-        if not isinstance(value, list) or not all(type(i) is int and 0 <= i < limit for i in value):
-            raise SpecError(f"config.json: {name} is {value!r}, a list of layers from 0 to {limit - 1} is needed")
-        return frozenset(value)
-
-    def optional_number(self, name: str) -> float | None:
-        return None if self.get(name) is None else self.number(name)
-
-    def demand(self, name: str, *allowed: object) -> None:
-        if self.get(name) not in allowed:
-            raise SpecError(f"config.json: {name} is {self.get(name)!r}, this engine has only {allowed[0]!r}")
-
-
-def _real(value: object) -> float | None:
-    """``value`` as a finite float, or None; JSON has integers that no float can hold, and NaN."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not -1e30 < value < 1e30:
-        return None
-    return float(value)
-
-
-def _activation(fields: _Fields, name: str) -> Activation:
+def _activation(fields: Fields, name: str) -> Activation:
     value = fields.get(name)
     if not isinstance(value, str) or value not in _ACTIVATIONS:
         raise SpecError(f"config.json: {name} is {value!r}, this engine has {', '.join(_ACTIVATIONS)}")
     return _ACTIVATIONS[value]
 
 
-def _windows(fields: _Fields, layers: int) -> tuple[int | None, ...]:
+def _windows(fields: Fields, layers: int) -> tuple[int | None, ...]:
     """One window a layer: what a query sees of the tokens before it, None for all of them."""
     window = fields.get("sliding_window")
     switched = "use_sliding_window" in fields.defaults  # Qwen's switch
@@ -390,7 +307,7 @@ def _windows(fields: _Fields, layers: int) -> tuple[int | None, ...]:
     return tuple(window if kind == "sliding_attention" else None for kind in kinds)
 
 
-def _slides(fields: _Fields, layers: int, switched: bool) -> list[bool]:
+def _slides(fields: Fields, layers: int, switched: bool) -> list[bool]:
     """Which layers have the window, where a file does not say it for each."""
     if fields.architecture in _GEMMAS:  # Gemma 2 has full attention in every second layer, Gemma 3 in every sixth
         period = fields.size("sliding_window_pattern", 2)
@@ -399,104 +316,3 @@ def _slides(fields: _Fields, layers: int, switched: bool) -> list[bool]:
         return [True] * layers
     first = fields.size("max_window_layers", 28, lowest=0) if switched else 0
     return [i >= first for i in range(layers)]
-
-
-def _rope_table(fields: _Fields) -> Mapping[str, Any]:
-    """``rope_parameters``, or what older files have in its place."""
-    given = fields.get("rope_parameters")
-    old = fields.get("rope_scaling")
-    if given is not None and old is not None and given != old:
-        raise SpecError(f"config.json: rope_parameters {given!r} and rope_scaling {old!r} contradict each other")
-    table = given if given is not None else old if old is not None else {}
-    if not isinstance(table, dict):
-        raise SpecError(f"config.json: rope_parameters is {table!r}, an object is needed")
-    return table
-
-
-def _stretched(factor: float, weight: float) -> float:
-    """How much larger than without it scores get where a context is stretched by ``factor`` (YaRN, section 3.4)."""
-    return 1.0 if factor <= 1 else 0.1 * weight * math.log(factor) + 1.0
-
-
-def _rope(fields: _Fields, dim: int, *, is_windowed: bool) -> Rope:
-    """From ``rope_parameters`` (transformers 5) or ``rope_theta`` and ``rope_scaling`` (before)."""
-    table = _rope_table(fields)
-    outer_theta = fields.get("rope_theta")
-    if fields.architecture == "Gemma3ForCausalLM":  # layers with a window turn faster, and have no scaling
-        layer_type = "sliding_attention" if is_windowed else "full_attention"
-        if "sliding_attention" in table or "full_attention" in table:
-            own = table.get(layer_type)
-            if not isinstance(own, dict):
-                raise SpecError(f"config.json: rope_parameters has {own!r} for {layer_type}, an object is needed")
-            table = own
-        elif is_windowed:
-            table, outer_theta = {}, fields.get("rope_local_base_freq")
-    theta = table.get("rope_theta", 10000.0 if outer_theta is None else outer_theta)
-    kind = table.get("rope_type", table.get("type", "default"))
-    partial = table.get("partial_rotary_factor", fields.get("partial_rotary_factor"))
-    if partial not in (None, 1, 1.0):
-        raise SpecError(f"config.json: partial_rotary_factor is {partial!r}, this engine rotates whole heads")
-    needed = {
-        "default": (),
-        "linear": ("factor",),
-        "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
-        "yarn": ("factor", "original_max_position_embeddings"),
-    }
-    optional = ("beta_fast", "beta_slow", "mscale", "mscale_all_dim", "attention_factor", "truncate")
-    if not isinstance(kind, str) or kind not in needed:
-        raise SpecError(f"config.json: rope type is {kind!r}, this engine has {', '.join(needed)}")
-    given_numbers = {"rope_theta": theta}
-    for name in needed[kind]:
-        # transformers falls back to max_position_embeddings for the original length only.
-        fallback = fields.get("max_position_embeddings") if name == "original_max_position_embeddings" else None
-        given_numbers[name] = table.get(name, fallback)
-    numbers = {}
-    for name, value in given_numbers.items():
-        number = _real(value)
-        if number is None:
-            raise SpecError(f"config.json: rope {name} is {value!r} for rope type {kind!r}, a number is needed")
-        numbers[name] = number
-    more = optional if kind == "yarn" else ()
-    allowed = {"rope_theta", "rope_type", "type", "partial_rotary_factor", *needed[kind], *more}
-    for name, value in table.items():
-        if name not in allowed and value is not None and kind != "default":
-            raise SpecError(f"config.json: rope type {kind!r} has the unknown field {name} = {value!r}")
-    if kind == "yarn":
-        return _yarn(dim, numbers, table)
-    return Rope(
-        dim,
-        theta=numbers["rope_theta"],
-        scaling=cast(Any, {"default": "none"}.get(kind, kind)),
-        factor=numbers.get("factor", 1.0),
-        low_freq_factor=numbers.get("low_freq_factor", 1.0),
-        high_freq_factor=numbers.get("high_freq_factor", 4.0),
-        original_max_positions=int(numbers.get("original_max_position_embeddings", 0)),
-    )
-
-
-def _yarn(dim: int, numbers: Mapping[str, float], table: Mapping[str, Any]) -> Rope:
-    """The defaults and the amplitude are those of transformers; a weight that is 0 counts as none."""
-    names = ("beta_fast", "beta_slow", "mscale", "mscale_all_dim", "attention_factor")
-    given = {name: table.get(name) for name in names}
-    found = {name: _real(value) for name, value in given.items()}
-    for name, value in given.items():
-        if value is not None and found[name] is None:
-            raise SpecError(f"config.json: rope {name} is {value!r} for rope type 'yarn', a number is needed")
-    factor, amplitude = numbers["factor"], found["attention_factor"]
-    if amplitude is None:
-        own, of_all = found["mscale"], found["mscale_all_dim"]
-        amplitude = _stretched(factor, own) / _stretched(factor, of_all) if own and of_all else _stretched(factor, 1)
-    truncate = table.get("truncate", True)
-    if not isinstance(truncate, bool):
-        raise SpecError(f"config.json: rope truncate is {truncate!r}, true or false is needed")
-    return Rope(
-        dim,
-        numbers["rope_theta"],
-        "yarn",
-        factor=factor,
-        beta_fast=found["beta_fast"] or 32.0,
-        beta_slow=found["beta_slow"] or 1.0,
-        truncate=truncate,
-        amplitude=amplitude,
-        original_max_positions=int(numbers["original_max_position_embeddings"]),
-    )
