@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -189,32 +190,33 @@ def latent_attention(
     q: Array, cache: Array, key_up: Array, value_up: Array, read: AttentionMetadata, attention: AttentionSpec
 ) -> Array:
     (heads, nope, rank), value_dim = key_up.shape, value_up.shape[1]
-    plain, turned = q[..., :nope] * attention.scale, q[..., nope:] * attention.scale
+    scaled = q * attention.scale
     out = np.empty((len(q), heads, value_dim), q.dtype)
 
-    def absorbed(tokens: Any) -> Array:
+    def absorbed(queries: Array) -> Array:
         """``[n, 1, H, C + R]``: queries for the cache as it is, which all heads read."""
-        latent = np.einsum("thn,hnc->thc", plain[tokens], key_up)
-        return np.concatenate((latent, turned[tokens]), axis=-1)[:, None]
+        latent = _matmul(queries[..., :nope].swapaxes(0, 1), key_up).swapaxes(0, 1)
+        return np.concatenate((latent, queries[..., nope:]), axis=-1)[:, None]
+
+    def turned_back(mixed: Array) -> Array:
+        """``[n, H, V]`` of the latent vectors ``[n, 1, H, C]`` that were summed."""
+        return _matmul(mixed[:, 0].swapaxes(0, 1), value_up.swapaxes(1, 2)).swapaxes(0, 1)
 
     for part in read.reads.groups:
         tokens = slice(None) if part.tokens is None else part.tokens
-        mixed = _attend_group(absorbed(tokens), cache, cache[..., :rank], part, attention)
-        out[tokens] = np.einsum("thc,hvc->thv", mixed[:, 0], value_up)
+        out[tokens] = turned_back(_attend_group(absorbed(scaled[tokens]), cache, cache[..., :rank], part, attention))
     for chunk in read.reads.chunks:
-        latent = cache[chunk.slots, 0]  # [context, C + R]
-        if expands(chunk.end - chunk.start, chunk.context, key_up.shape, value_dim, cache.shape[-1] - rank):
-            own_keys = np.einsum("cr,hnr->chn", latent[:, :rank], key_up)
-            shared_keys = np.broadcast_to(latent[:, None, rank:], (*own_keys.shape[:2], latent.shape[1] - rank))
-            keys = np.concatenate((own_keys, shared_keys), axis=-1)
-            values = np.einsum("cr,hvr->chv", latent[:, :rank], value_up)
-            queries = np.concatenate((plain, turned), axis=-1)[:, :, None]
-            _attend_chunk(queries, keys, values, chunk, attention, out[:, :, None])
+        own, latent = slice(chunk.start, chunk.end), cache[chunk.slots]  # [context, 1, C + R]
+        alone = replace(chunk, start=0, end=chunk.end - chunk.start)
+        if expands(alone.end, chunk.context, key_up.shape, value_dim, cache.shape[-1] - rank):
+            made = _matmul(latent[None, :, 0, :rank], np.concatenate((key_up, value_up), axis=1).swapaxes(1, 2))
+            own_keys, values = np.split(made.swapaxes(0, 1), [nope], axis=-1)  # [context, H, N] and [context, H, V]
+            keys = np.concatenate((own_keys, latent[..., rank:].repeat(heads, axis=1)), axis=-1)
+            _attend_chunk(scaled[own, :, None], keys, values, alone, attention, out[own, :, None])
         else:
-            mixed = np.empty((len(q), 1, heads, rank), q.dtype)
-            _attend_chunk(absorbed(slice(None)), latent[:, None], latent[:, None, :rank], chunk, attention, mixed)
-            own = slice(chunk.start, chunk.end)
-            out[own] = np.einsum("thc,hvc->thv", mixed[own, 0], value_up)
+            mixed = np.empty((alone.end, 1, heads, rank), q.dtype)
+            _attend_chunk(absorbed(scaled[own]), latent, latent[..., :rank], alone, attention, mixed)
+            out[own] = turned_back(mixed)
     return out.reshape(len(q), heads * value_dim)
 
 

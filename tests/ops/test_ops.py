@@ -16,6 +16,7 @@ from minillm.models.rope import angles, inverse_frequencies
 from minillm.models.spec import Rope
 from minillm.ops import numpy_ops, torch_ops
 from minillm.ops.base import AttentionMetadata, AttentionSpec
+from minillm.ops.latent import expands
 from minillm.ops.linear import Linear
 from minillm.ops.paging import reads_of
 from minillm.ops.routing import Routing
@@ -274,6 +275,36 @@ def test_a_chunk_longer_than_a_tile(runner: str) -> None:
     plan = plan_of([Chunk(list(range(300)), list(range(1, 40)), 10), Chunk([1, 2], [50])], 8)
     for spec in (AttentionSpec(0.3), AttentionSpec(0.3, window=40)):
         check_attention(Runner(runner), plan, 2, 1, 4, spec)
+
+
+@EVERY
+@pytest.mark.parametrize(
+    ("rank", "makes_keys"), [(3, False), (40, True)], ids=["latent vectors as they are", "keys and values of them"]
+)
+def test_latent_attention_is_that_of_the_keys_and_values_it_stands_for(
+    runner: str, rank: int, makes_keys: bool
+) -> None:
+    """Decodes, a few queries together, and two chunks; the way that each chunk takes is the one named."""
+    run = Runner(runner)
+    heads, nope, turned, value = 3, 4, 2, 5
+    chunks = [Chunk(list(range(60)), list(range(1, 21)), 20), Chunk(list(range(30)), list(range(40, 50)), 0)]
+    plan = plan_of([*chunks, Chunk([7] * 9, [51, 52, 53], 8), Chunk([7] * 6, [61, 62], 3)], 3)
+    for chunk in chunks:
+        queries = len(chunk.tokens) - chunk.computed
+        assert expands(queries, len(chunk.tokens), (heads, nope, rank), value, turned) == makes_keys
+    slots = 200 * 3 + 1
+    q, cache = normal(len(plan.token_ids), heads, nope + turned), normal(slots, 1, rank + turned, seed=1)
+    key_up, value_up = normal(heads, nope, rank, seed=2) / rank, normal(heads, value, rank, seed=3) / rank
+    keys = np.concatenate(
+        (np.einsum("sr,hnr->shn", cache[:, 0, :rank], key_up), cache[..., rank:].repeat(heads, 1)), axis=-1
+    )
+    values = np.einsum("sr,hvr->shv", cache[:, 0, :rank], value_up)
+    # The plain loops want queries and values of one size; what is added of the values is zeros.
+    wide = np.concatenate((values, np.zeros((slots, heads, nope + turned - value))), axis=-1)
+    spec = AttentionSpec(0.3)
+    wanted = naive_attention(q, keys, wide, plan, spec).reshape(len(q), heads, -1)[..., :value].reshape(len(q), -1)
+    given = [run.put(x) for x in (q, cache, key_up, value_up)]
+    run.check(run.ops.latent_attention(*given, AttentionMetadata(None, run.reads(plan, slots - 1)), spec), wanted)
 
 
 def test_without_a_blas_the_results_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
