@@ -234,6 +234,11 @@ def _column(naming: Naming) -> int:
     return 0 if naming == "huggingface" else 1
 
 
+def plain_name(tensor: str) -> str:
+    """What Hugging Face calls a tensor of an ordinary layer, within the layer."""
+    return _LAYER[tensor][0]
+
+
 def source_name(name: str, spec: ModelSpec, naming: Naming) -> str:
     """What a file calls canonical tensor ``name``."""
     column = _column(naming)

@@ -12,7 +12,8 @@ import numpy as np
 from minillm.loaders.files import LoadError, read_json
 from minillm.loaders.safetensors import SafetensorsDirectory
 from minillm.loaders.tensors import Float32
-from minillm.models.spec import Attention, Dense, ModelSpec
+from minillm.models.spec import Attention, Dense, LayerSpec, ModelSpec
+from minillm.models.weights import layer_shapes, plain_name
 
 HeadKind = Literal["medusa", "eagle", "mtp"]
 HEAD_KINDS: tuple[HeadKind, ...] = get_args(HeadKind)
@@ -85,21 +86,12 @@ def expected_shapes(kind: HeadKind, num_modules: int, spec: ModelSpec) -> dict[s
     hidden = spec.hidden
     if kind == "medusa":
         return {f"blocks.{i}.weight": (hidden, hidden) for i in range(num_modules)}
-    attention, ffn = layer_of_module(spec)
-    q, kv, inner = attention.q_size, attention.kv_size, ffn.intermediate
-    module: dict[str, tuple[int, ...]] = {
-        "hidden_norm": (hidden,),
-        "embed_norm": (hidden,),
-        "join": (hidden, 2 * hidden),
-        "layer.input_layernorm": (hidden,),
-        "layer.self_attn.q_proj": (q, hidden),
-        "layer.self_attn.k_proj": (kv, hidden),
-        "layer.self_attn.v_proj": (kv, hidden),
-        "layer.self_attn.o_proj": (hidden, q),
-        "layer.post_attention_layernorm": (hidden,),
-        "layer.mlp.gate_proj": (inner, hidden),
-        "layer.mlp.up_proj": (inner, hidden),
-        "layer.mlp.down_proj": (hidden, inner),
-        "norm": (hidden,),
+    shapes: dict[str, tuple[int, ...]] = {
+        "hidden_norm.weight": (hidden,),
+        "embed_norm.weight": (hidden,),
+        "join.weight": (hidden, 2 * hidden),
+        "norm.weight": (hidden,),
     }
-    return {f"modules_.{i}.{name}.weight": shape for i in range(num_modules) for name, shape in module.items()}
+    layer = LayerSpec(*layer_of_module(spec))
+    shapes |= {f"layer.{plain_name(name)}": shape for name, shape in layer_shapes(layer, hidden).items()}
+    return {f"modules_.{i}.{name}": shape for i in range(num_modules) for name, shape in shapes.items()}

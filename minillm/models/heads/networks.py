@@ -18,6 +18,7 @@ from minillm.models.feed_forward import DenseFeedForward
 from minillm.models.heads.files import HeadFiles, layer_of_module
 from minillm.models.reader import Reader
 from minillm.models.spec import ModelSpec
+from minillm.models.weights import plain_name
 from minillm.ops.base import Array, AttentionMetadata, Batch, Ops
 from minillm.ops.linear import Linear
 
@@ -37,20 +38,6 @@ class MedusaHeads:
         return [hidden + self._ops.silu(self._ops.linear(hidden, block)) for block in self.blocks]
 
 
-# What the files call the tensors of a module's layer.
-_LAYER = {
-    "q": "self_attn.q_proj",
-    "k": "self_attn.k_proj",
-    "v": "self_attn.v_proj",
-    "output": "self_attn.o_proj",
-    "gate": "mlp.gate_proj",
-    "up": "mlp.up_proj",
-    "down": "mlp.down_proj",
-    "mixer_norm": "input_layernorm",
-    "ffn_norm": "post_attention_layernorm",
-}
-
-
 class HeadModule:
     """One module; its keys and values lie in a cache of its own."""
 
@@ -60,22 +47,22 @@ class HeadModule:
         self._ops, self._embed, self._eps = ops, embed, spec.norm_eps
 
         def tensor(name: str) -> Float32:
-            return files.read(f"modules_.{index}.{name}.weight")
+            return files.read(f"modules_.{index}.{name}")
 
         attention, ffn = layer_of_module(spec)
         self.cache_spec = attention.cache
-        reader = Reader(lambda name: tensor("layer." + _LAYER[name]), matrix, vector)
+        reader = Reader(lambda name: tensor(f"layer.{plain_name(name)}"), matrix, vector)
         self._mixer_norm, self._ffn_norm = reader.norm("mixer_norm"), reader.norm("ffn_norm")
         self._mixer = AttentionMixer(attention, spec.norm_eps, spec.ropes, reader, "")
         self._output = reader.linear("", "output")
         self._ffn = DenseFeedForward(ffn, reader, "")
         # The joining matrix, as the half that hidden states meet and the half that embeddings do.
-        join = tensor("join")
+        join = tensor("join.weight")
         self._join_hidden, self._join_embedded = (
             Linear(matrix([half])) for half in (join[:, : spec.hidden], join[:, spec.hidden :])
         )
         self._hidden_norm, self._embed_norm, self._norm = (
-            vector(tensor(name)) for name in ("hidden_norm", "embed_norm", "norm")
+            vector(tensor(f"{name}.weight")) for name in ("hidden_norm", "embed_norm", "norm")
         )
 
     def forward(self, hidden: Array, batch: Batch, read: AttentionMetadata, cache: Cache) -> tuple[Array, Array]:
