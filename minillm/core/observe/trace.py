@@ -69,21 +69,8 @@ class EventLog(Trace):
         self.step = step
         self.time_s = time_s
 
-    def emit(
-        self,
-        kind: Kind,
-        request_id: str,
-        blocks: Sequence[int] = (),
-        tokens: int = 0,
-        computed: int = 0,
-        token_id: int = -1,
-        note: str = "",
-        group: int = 0,
-    ) -> None:
-        blocks = tuple(blocks)
-        self.events.append(
-            TraceEvent(self.step, self.time_s, kind, request_id, blocks, tokens, computed, token_id, note, group)
-        )
+    def emit(self, kind: Kind, request_id: str, blocks: Sequence[int] = (), *args: Any, **fields: Any) -> None:
+        self.events.append(TraceEvent(self.step, self.time_s, kind, request_id, tuple(blocks), *args, **fields))
 
 
 class GroupTrace(Trace):
