@@ -133,8 +133,6 @@ class LatentAttention:
     scale_factor: float = 1.0  # what head_dim ** -0.5 is multiplied by
     output_bias: bool = False
 
-    window = None
-
     def problems(self) -> Iterator[str]:
         yield from _below_one(self, "heads", "kv_rank", "nope_dim", "value_dim")
         if self.q_rank is not None:

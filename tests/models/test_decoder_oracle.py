@@ -8,38 +8,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from kinds_of_layers import KINDS, LATENT, SIZES
 from random_models import transformers_model
 
 from minillm.backends import create_backend
 from minillm.backends.plans import Chunk, plan_of
 from minillm.models.load import LoadedModel, load_model
 
-SMALL: dict[str, Any] = {
-    "vocab_size": 99,
-    "hidden_size": 48,
-    "intermediate_size": 80,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 6,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 128,
-}
 LLAMA3_ROPE = {
     "rope_type": "llama3",
     "factor": 8.0,
     "low_freq_factor": 1.0,
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 32,
-}
-LATENT: dict[str, Any] = {
-    "num_key_value_heads": 6,
-    "kv_lora_rank": 16,
-    "qk_nope_head_dim": 12,
-    "qk_rope_head_dim": 8,
-    "v_head_dim": 10,
-    "n_routed_experts": 5,
-    "num_experts_per_tok": 2,
-    "n_shared_experts": 2,
-    "moe_intermediate_size": 20,
 }
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama-tied-odd-head": ("LlamaForCausalLM", {"head_dim": 10, "tie_word_embeddings": True}),
@@ -58,36 +39,14 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1},
     ),
     "qwen3": ("Qwen3ForCausalLM", {"head_dim": 12}),
-    "mixtral": ("MixtralForCausalLM", {"num_local_experts": 4, "num_experts_per_tok": 2}),
-    "qwen3-moe-some-dense": (
-        "Qwen3MoeForCausalLM",
-        {
-            "head_dim": 12,
-            "moe_intermediate_size": 20,
-            "num_experts": 5,
-            "num_experts_per_tok": 3,
-            "norm_topk_prob": True,
-            "mlp_only_layers": [1],
-        },
-    ),
     "qwen3-moe-every-second": (
         "Qwen3MoeForCausalLM",
         {"head_dim": 12, "num_experts": 4, "num_experts_per_tok": 1, "decoder_sparse_step": 2},
-    ),
-    "gemma3": (
-        "Gemma3ForCausalLM",
-        {
-            "head_dim": 16,
-            "sliding_window": 7,
-            "query_pre_attn_scalar": 10,
-            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
-        },
     ),
     "llama-yarn": (
         "LlamaForCausalLM",
         {"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}},
     ),
-    "deepseek-v2": ("DeepseekV2ForCausalLM", {**LATENT, "q_lora_rank": None, "first_k_dense_replace": 1}),
     "deepseek-v2-groups-yarn": (
         "DeepseekV2ForCausalLM",
         {
@@ -107,11 +66,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
             },
         },
     ),
-    "deepseek-v3": (
-        "DeepseekV3ForCausalLM",
-        {**LATENT, "q_lora_rank": 14, "n_routed_experts": 8, "n_group": 4, "topk_group": 2, "first_k_dense_replace": 1},
-    ),
     "gemma2": ("Gemma2ForCausalLM", {"head_dim": 16, "sliding_window": 7, "query_pre_attn_scalar": 10}),
+    **KINDS,
 }
 TOKENS = 24
 # Scrambled on purpose: no two blocks follow each other, so every read goes through the table.
@@ -126,8 +82,8 @@ def oracle(
     """(our model, a prompt, transformers' float32 logits for each of its positions)."""
     architecture, extra = CASES[request.param]
     directory = tmp_path_factory.mktemp(request.param)
-    reference = transformers_model(directory, architecture, **{**SMALL, **extra})
-    ids = torch.randint(0, SMALL["vocab_size"], (1, TOKENS), generator=torch.Generator().manual_seed(1))
+    reference = transformers_model(directory, architecture, **{**SIZES, **extra})
+    ids = torch.randint(0, SIZES["vocab_size"], (1, TOKENS), generator=torch.Generator().manual_seed(1))
     with torch.inference_mode():
         logits = reference(ids).logits[0].numpy()
     return load_model(directory), ids[0].tolist(), logits

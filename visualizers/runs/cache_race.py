@@ -126,7 +126,7 @@ def step_flops(spec: ModelSpec, new_tokens: int, cached_tokens: int) -> int:
         mixer = layer.mixer
         output = spec.hidden * mixer.output_size
         rest = output + layer.ffn.matrix_elements(spec.hidden)
-        pairs = attention_pairs(new_tokens, cached_tokens, mixer.window)
+        pairs = attention_pairs(new_tokens, cached_tokens, mixer.cache.window)
         flops += linear_flops(mixer.matrix_elements(spec.hidden) - output, new_tokens)
         flops += linear_flops(rest, 1 if i == spec.num_layers - 1 else new_tokens)
         flops += attention_flops(pairs, mixer.heads, mixer.head_dim)
