@@ -47,6 +47,16 @@ def finish(session: Session, most: int = 100_000) -> None:
     raise AssertionError("the run does not end")
 
 
+def test_a_step_between_two_requests_of_a_rate_goes_on_to_the_next() -> None:
+    """At 1 request/s of 8 tokens the engine has nothing to do most of the time; no press of the button is in vain."""
+    session = Session(replace(MODELLED, rate=1.0, max_tokens=8), timer=Timer())
+    session.paused = True
+    for pressed in range(1, 41):
+        session.handle({"cmd": "step"})
+        assert session.sides[0].record.num_steps == pressed
+    assert len(session.sides[0].requests) > 3
+
+
 def test_the_record_agrees_with_the_engine_after_every_step() -> None:
     asks = poisson(40, (300, 500, 40), (60, 100), 24)
     for preemption in ("recompute", "swap"):

@@ -251,7 +251,9 @@ class Session:
         return stepped
 
     def _one_step(self) -> None:
-        """One step of each engine that has one."""
+        """One step of each engine that has one; where none has, the next request of a rate is not waited for."""
+        if self.recipe.rate and not any(side.has_work() for side in self.sides):
+            self._allowed_s = max(self._allowed_s, self._next_draw_s)
         self._draw_arrivals()
         with one_thread():
             for side in self.sides:
